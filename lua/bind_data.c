@@ -191,11 +191,11 @@ static int normalize(lua_State *L) {
     enum { CHANNELS_MAX = 256 };
     Err e;
     double mean[CHANNELS_MAX], std[CHANNELS_MAX];
-    Dataset *d = unread(L, "normalize");
+    bind_get(L, 1, BOX_DATASET);
     int n = numbers(L, 2, mean, CHANNELS_MAX);
     if (numbers(L, 3, std, CHANNELS_MAX) != n)
         return bind_error(L, "normalize: expected as many deviations as means: %d", n);
-    if (dataset_normalize(d, mean, std, n, &e)) return bind_fail(L, &e);
+    if (dataset_normalize(unread(L, "normalize"), mean, std, n, &e)) return bind_fail(L, &e);
     lua_settop(L, 1);
     return 1;
 }

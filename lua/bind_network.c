@@ -155,7 +155,31 @@ static int sum_terms(lua_State *L, int at) {
     return sum ? (int)lua_rawlen(L, at) : 0;
 }
 
-/* network(layer, losses, {batch, ...}) -> Network; losses: one, a sum of them, or nil */
+/* The inputs at `index`: a shape {batch, ...}, or a list of {name, shape}. Returns how many. */
+static int take_inputs(lua_State *L, int index, Input *inputs) {
+    lua_rawgeti(L, index, 1);
+    const bool several = lua_istable(L, -1);
+    lua_pop(L, 1);
+    if (!several) {
+        inputs[0] = (Input){.shape = bind_shape(L, index)};
+        return 1;
+    }
+    const int n = (int)lua_rawlen(L, index);
+    if (n > LAYER_IN) bind_error(L, "a network takes at most %d inputs, found %d", LAYER_IN, n);
+    for (int k = 0; k < n; k++, lua_pop(L, 3)) {
+        lua_rawgeti(L, index, k + 1);
+        lua_rawgeti(L, -1, 1);
+        lua_rawgeti(L, -2, 2);
+        const char *name = luaL_checkstring(L, -2);
+        if (strlen(name) >= sizeof inputs[k].name)
+            bind_error(L, "the input %s has a name of more than %d characters", name, (int)sizeof inputs[k].name - 1);
+        inputs[k] = (Input){.shape = bind_shape(L, lua_gettop(L))};
+        strcpy(inputs[k].name, name);
+    }
+    return n;
+}
+
+/* network(layer, losses, inputs) -> Network; losses: one, a sum of them, or nil; inputs: take_inputs */
 static int new_network(lua_State *L) {
     Err e;
     Network *network;
@@ -163,7 +187,8 @@ static int new_network(lua_State *L) {
     Layer *loss[LAYER_IN];
     lua_settop(L, 3);
     int terms = sum_terms(L, 2), n = lua_isnil(L, 2) || terms ? terms : 1;
-    Shape input = bind_shape(L, 3);
+    Input inputs[LAYER_IN];
+    const int n_inputs = take_inputs(L, 3, inputs);
     if (n > LAYER_IN) bind_error(L, "expected at most %d losses, found %d", LAYER_IN, n);
     Box *box = bind_new(L, BOX_NETWORK, release_network), *root = push_layer(L, 1);
     for (int k = 0; k < n; k++) {
@@ -172,7 +197,7 @@ static int new_network(lua_State *L) {
         losses[k] = push_layer(L, lua_gettop(L));
     }
     for (int k = 0; k < n; k++) loss[k] = take_layer(losses[k]);
-    if (network_new(take_layer(root), loss, n, &input, &network, &e)) {
+    if (network_new(take_layer(root), loss, n, inputs, n_inputs, &network, &e)) {
         if (e.code != ERR_SCRIPT) return bind_fail(L, &e);
         lua_pushstring(L, e.text); /* already begins with the layer's line */
         return lua_error(L);
@@ -268,11 +293,20 @@ static int parameters(lua_State *L) {
     return 2;
 }
 
-/* network:indices() -> the input's indices must be below it; nil: the input is numbers */
-static int indices(lua_State *L) {
+/* network:inputs() -> {{name, shape, indices}, ...}; name: "" of a single one; indices: the input's must be below it, nil:
+ * it is numbers */
+static int inputs(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
-    if (n->indices) lua_pushinteger(L, n->indices);
-    else lua_pushnil(L);
+    lua_createtable(L, n->n_inputs, 0);
+    for (int k = 0; k < n->n_inputs; k++) {
+        const Input *in = &n->inputs[k];
+        lua_createtable(L, 0, 3);
+        bind_set_string(L, "name", in->name);
+        if (in->indices) bind_set_integer(L, "indices", in->indices);
+        bind_push_shape(L, &in->shape);
+        lua_setfield(L, -2, "shape");
+        lua_rawseti(L, -2, k + 1);
+    }
     return 1;
 }
 
@@ -288,17 +322,17 @@ static int targets(lua_State *L) {
     return 2;
 }
 
-/* network:shapes() -> input, output */
+/* network:shapes() -> the first input, output */
 static int shapes(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
-    bind_push_shape(L, &n->input);
+    bind_push_shape(L, &n->inputs[0].shape);
     bind_push_shape(L, &n->output);
     return 2;
 }
 
 void bind_open_network(lua_State *L) {
     static const luaL_Reg methods[] =
-        {{"text", text}, {"layers", layers}, {"params", params}, {"buffers", buffers}, {"indices", indices},
+        {{"text", text}, {"layers", layers}, {"params", params}, {"buffers", buffers}, {"inputs", inputs},
         {"parameters", parameters}, {"shapes", shapes}, {"targets", targets}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"layer_kinds", list_layers}, {"network", new_network}, {NULL, NULL}};
     bind_type(L, BOX_LAYER, NULL);

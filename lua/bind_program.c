@@ -313,11 +313,11 @@ static int bufs(lua_State *L) {
     return 1;
 }
 
-/* program:names() -> {input, target, output, loss}: names of these buffers; nil: the program has none */
+/* program:names() -> {input, target, output, loss}: names of these buffers, of the first input; nil: the program has none */
 static int names(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     const struct { const char *key; int buf; } all[] = {
-        {"input", p->input}, {"target", p->target}, {"output", p->output}, {"loss", p->loss}};
+        {"input", p->inputs[0]}, {"target", p->target}, {"output", p->output}, {"loss", p->loss}};
     lua_newtable(L);
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         if (all[i].buf != NO_BUF) bind_set_string(L, all[i].key, p->bufs[all[i].buf].name);

@@ -82,10 +82,10 @@ typedef struct Source {
 } Source;
 
 typedef struct Feed {
-    Source x, t;
-    Loader *loader;
+    Source x[OP_IN], t;
+    Loader *loader[OP_IN]; /* of each input, in step with each other; the first has the targets, too; or NULL */
     const Program *program;
-    int64_t done[2];     /* values of x and t handed out */
+    int64_t done[OP_IN + 1]; /* values of each x, and of t, handed out */
 } Feed;
 
 static int64_t elements(const Program *p, int buf) { return buf == NO_BUF ? 0 : shape_elements(&p->bufs[buf].shape); }
@@ -107,18 +107,20 @@ static int pad_target(const Program *p, void *t, int64_t from, int64_t count, Er
     return OK;
 }
 
-static int feed_loader(Feed *f, float *x, void *t, Err *e) {
+/* The next batch of input k, and with it the targets (NULL: not wanted). Samples that an incomplete one lacks are zeros. */
+static int feed_loader(Feed *f, int k, float *x, void *t, Err *e) {
     const Program *p = f->program;
-    int64_t count = 0, batch = p->bufs[p->input].shape.dim[0], per_sample = elements(p, p->input) / batch;
-    int code = loader_next(f->loader, x, t, &count, e);
-    if (!code && count == 0) code = loader_next(f->loader, x, t, &count, e);
+    const int64_t size = elements(p, p->inputs[k]), batch = p->bufs[p->inputs[k]].shape.dim[0], per_sample = size / batch;
+    int64_t count = 0;
+    int code = loader_next(f->loader[k], x, t, &count, e);
+    if (!code && count == 0) code = loader_next(f->loader[k], x, t, &count, e);
     if (code || count == batch) return code;
     assert(count < batch); /* bind_check_loader has compared the shapes */
     if (count == 0)
         return err_set(e, ERR_SCRIPT, "the dataset has no complete batch of %lld samples", (long long)batch);
     memset(x + count * per_sample, 0, (size_t)((batch - count) * per_sample) * sizeof *x);
     int64_t labels = elements(p, p->target) / batch;
-    return pad_target(p, t, count * labels, batch * labels, e);
+    return k > 0 ? OK : pad_target(p, t, count * labels, batch * labels, e);
 }
 
 /* Copies the next `want` values of a source to `to`; if there are fewer, the rest is zero. Returns how many there were. */
@@ -136,10 +138,13 @@ static int feed_step(void *arg, uint32_t step, uint32_t micro, float *x, void *t
     const Program *p = f->program;
     (void)step;
     (void)micro;
-    if (f->loader) return feed_loader(f, x, t, e);
-    take(&f->x, &f->done[0], elements(p, p->input), x);
-    if (!t) return OK;
-    int64_t want = elements(p, p->target), got = take(&f->t, &f->done[1], want, t);
+    int code = OK;
+    for (int k = 0; k < p->n_inputs && !code; x += elements(p, p->inputs[k++])) {
+        if (f->loader[k]) code = feed_loader(f, k, x, k == 0 ? t : NULL, e);
+        else take(&f->x[k], &f->done[k], elements(p, p->inputs[k]), x);
+    }
+    if (code || !t || f->loader[0]) return code;
+    int64_t want = elements(p, p->target), got = take(&f->t, &f->done[OP_IN], want, t);
     return got < want ? pad_target(p, t, got, want, e) : OK;
 }
 
@@ -188,20 +193,21 @@ static Source source_at(lua_State *L, int index, bool integers, const char *what
     return s;
 }
 
-/* The input must be whole samples that fill all micro-batches of the step; only the last may be incomplete. */
-static void check_input(lua_State *L, const Program *p, const Source *x) {
-    const Shape *micro = &p->bufs[p->input].shape;
-    int64_t per_micro = shape_elements(micro), per_sample = per_micro / micro->dim[0];
+/* The samples of input k, which must be whole ones that fill all micro-batches of the step; only the last may be
+ * incomplete. */
+static int64_t count_samples(lua_State *L, const Program *p, int k, const Source *x) {
+    const Buf *input = &p->bufs[p->inputs[k]];
+    int64_t per_micro = shape_elements(&input->shape), per_sample = per_micro / input->shape.dim[0];
     int64_t most = per_micro * p->micro_batches;
-    if (x->count % per_sample == 0 && x->count <= most && x->count > most - per_micro) return;
     char shape[SHAPE_TEXT];
-    bind_error(L, "input: expected %d x %s values, found %I", p->micro_batches, shape_text(micro, shape),
-               (LUAI_UACINT)x->count);
+    if (x->count % per_sample != 0 || x->count > most || x->count <= most - per_micro)
+        bind_error(L, "%s: expected %d x %s values, found %I", input->name, p->micro_batches,
+                   shape_text(&input->shape, shape), (LUAI_UACINT)x->count);
+    return x->count / per_sample;
 }
 
 /* There must be targets for exactly the samples that were given. */
-static void check_targets(lua_State *L, const Network *n, const Program *p, const Source *x, const Source *t) {
-    int64_t samples = x->count / (elements(p, p->input) / p->bufs[p->input].shape.dim[0]);
+static void check_targets(lua_State *L, const Network *n, int64_t samples, const Source *t) {
     int64_t expected = samples * n->targets;
     char text[NETWORK_OUTPUT];
     if (t->count == expected) return;
@@ -210,19 +216,45 @@ static void check_targets(lua_State *L, const Network *n, const Program *p, cons
                t->integers ? "labels" : "numbers", (LUAI_UACINT)samples, (LUAI_UACINT)t->count, text);
 }
 
+/* Pushes the value of input k: the one at index 3, or of several inputs its field of that name. Returns its index. */
+static int push_input(lua_State *L, const Network *n, int k) {
+    const char *name = n->inputs[k].name;
+    if (!*name) {
+        lua_pushvalue(L, 3);
+    } else {
+        if (lua_type(L, 3) != LUA_TTABLE)
+            bind_error(L, "input: expected a table with a value for each of the network's inputs, such as {%s = ...}, found %s",
+                       name, bind_show(L, 3));
+        if (lua_getfield(L, 3, name) == LUA_TNIL) bind_error(L, "input: there is no %s", name);
+    }
+    return lua_gettop(L);
+}
+
 static Feed feed_from(lua_State *L, const Network *n, const Program *p) {
     Feed f = {.program = p};
-    if (luaL_testudata(L, 3, BOX_LOADER)) {
-        f.loader = bind_get(L, 3, BOX_LOADER);
-        bind_check_loader(L, 3, &p->bufs[p->input].shape, p->target == NO_BUF ? NULL : &p->bufs[p->target].shape,
-                          p->target != NO_BUF && p->bufs[p->target].dtype == DT_I32);
-        return f;
+    int64_t samples = 0;
+    for (int k = 0; k < p->n_inputs; k++) {
+        const Buf *input = &p->bufs[p->inputs[k]];
+        const bool has_target = p->target != NO_BUF && k == 0;
+        const int at = push_input(L, n, k);
+        if (luaL_testudata(L, at, BOX_LOADER)) {
+            f.loader[k] = bind_get(L, at, BOX_LOADER);
+            bind_check_loader(L, at, &input->shape, has_target ? &p->bufs[p->target].shape : NULL,
+                              has_target && p->bufs[p->target].dtype == DT_I32);
+            if (k > 0 && !f.loader[0]) bind_error(L, "%s: found a loader, but %s has none", input->name, p->bufs[p->inputs[0]].name);
+            continue;
+        }
+        if (k > 0 && f.loader[0]) bind_error(L, "%s: expected a loader, as %s has one", input->name, p->bufs[p->inputs[0]].name);
+        f.x[k] = source_at(L, at, false, input->name);
+        const int64_t found = count_samples(L, p, k, &f.x[k]);
+        if (k > 0 && found != samples)
+            bind_error(L, "%s: expected %I samples, as %s has, found %I", input->name, (LUAI_UACINT)samples,
+                       p->bufs[p->inputs[0]].name, (LUAI_UACINT)found);
+        samples = found;
     }
-    f.x = source_at(L, 3, false, "input");
-    check_input(L, p, &f.x);
-    if (p->target == NO_BUF) return f;
+    if (p->target == NO_BUF || f.loader[0]) return f;
     f.t = source_at(L, 4, p->bufs[p->target].dtype == DT_I32, "target");
-    check_targets(L, n, p, &f.x, &f.t);
+    check_targets(L, n, samples, &f.t);
     return f;
 }
 
@@ -237,12 +269,56 @@ static int step(lua_State *L) {
     int which = which_program(L, run, 2);
     Feed feed = feed_from(L, run->network[which], run->program[which]);
     run->last = which;
-    bool more = feed.loader && lua_toboolean(L, 4);
+    bool more = feed.loader[0] && lua_toboolean(L, 4);
     if (runtime_step(run->r, which, feed_step, &feed, more, &found, &e)) return bind_fail(L, &e);
     lua_pushnumber(L, (lua_Number)found.loss);
     lua_pushnumber(L, found.seconds);
     lua_pushboolean(L, found.skipped);
     return 3;
+}
+
+/* ---- the parts of a step */
+
+static const Program *program_in_parts(lua_State *L, int which) {
+    const Running *run = running(L);
+    if (!run->program[which]->parts) bind_error(L, "the program runs whole steps: it was compiled without parts");
+    return run->program[which];
+}
+
+static int run_part(lua_State *L, StepPart part, bool fresh, FeedFn *feed, void *arg) {
+    Err e;
+    StepResult found;
+    Running *run = running(L);
+    const int which = which_program(L, run, 2);
+    run->last = which;
+    if (runtime_part(run->r, which, part, fresh, feed, arg, &found, &e)) return bind_fail(L, &e);
+    lua_pushnumber(L, (lua_Number)found.loss);
+    lua_pushnumber(L, found.seconds);
+    lua_pushboolean(L, found.skipped);
+    return 3;
+}
+
+/* runtime:forward(which, x, t) or (which, loader) -> loss, seconds */
+static int forward(lua_State *L) {
+    lua_settop(L, 4);
+    const Running *run = running(L);
+    const int which = which_program(L, run, 2);
+    Feed feed = feed_from(L, run->network[which], program_in_parts(L, which));
+    return run_part(L, PART_FORWARD, false, feed_step, &feed);
+}
+
+/* runtime:backward(which, fresh) -> the loss again, seconds. fresh: gradients are made, not added to */
+static int backward(lua_State *L) {
+    lua_settop(L, 3);
+    program_in_parts(L, which_program(L, running(L), 2));
+    return run_part(L, PART_BACKWARD, lua_toboolean(L, 3), NULL, NULL);
+}
+
+/* runtime:update(which) -> the loss again, seconds, skipped */
+static int update(lua_State *L) {
+    lua_settop(L, 2);
+    program_in_parts(L, which_program(L, running(L), 2));
+    return run_part(L, PART_UPDATE, false, NULL, NULL);
 }
 
 /* ---- looking and changing */
@@ -344,8 +420,8 @@ static int finish(lua_State *L) {
 }
 
 void bind_open_runtime(lua_State *L) {
-    static const luaL_Reg methods[] = {{"step", step}, {"read", read_values}, {"write", write_values},
-        {"memory", memory}, {"reset_peak", reset_peak}, {"empty_cache", empty_cache}, {"finish", finish}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"step", step}, {"forward", forward}, {"backward", backward}, {"update", update},
+        {"read", read_values}, {"write", write_values}, {"memory", memory}, {"reset_peak", reset_peak}, {"empty_cache", empty_cache}, {"finish", finish}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"runtime", new_runtime}, {NULL, NULL}};
     bind_type(L, BOX_RUNTIME, methods);
     luaL_setfuncs(L, functions, 0);

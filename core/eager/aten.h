@@ -45,6 +45,7 @@ Tensor *aten_prelu(Eager *g, Tensor *x, Tensor *w);
 Tensor *aten_neg(Eager *g, Tensor *x);
 Tensor *aten_rsub(Eager *g, Tensor *x); /* a number less x */
 Tensor *aten_masked_fill(Eager *g, Tensor *x, Tensor *mask);
+Tensor *aten_triangle(Eager *g, int64_t rows, int64_t columns); /* ones(rows, columns, dtype=bool).tril() */
 Tensor *aten_where(Eager *g, Tensor *mask, Tensor *a, Tensor *b); /* b NULL: a number */
 void aten_masked_fill_inplace(Eager *g, Tensor *x, Tensor *mask);
 /* A tensor without a gradient, made by that op. */
@@ -55,7 +56,7 @@ Tensor *aten_sum(Eager *g, Tensor *x, unsigned dims, bool keepdim);
 Tensor *aten_mean(Eager *g, Tensor *x, unsigned dims, bool keepdim);
 Tensor *aten_amax(Eager *g, Tensor *x, unsigned dims, bool keepdim);
 Tensor *aten_max(Eager *g, Tensor *x, int dim, bool keepdim); /* its values */
-Tensor *aten_softmax(Eager *g, Tensor *x, int dim, bool log);
+Tensor *aten_softmax(Eager *g, Tensor *x, int dim, bool log, ScalarType type); /* type: of the result */
 
 /* ---- aten_product.c */
 Tensor *aten_mm(Eager *g, Tensor *a, Tensor *b);
@@ -99,9 +100,11 @@ Tensor *aten_pair_loss(Eager *g, const char *name, Tensor *x, Tensor *target);
 /* pos_weight may be NULL */
 Tensor *aten_bce_with_logits(Eager *g, Tensor *x, Tensor *target, Tensor *pos_weight);
 
-/* ---- aten_attention.c: q, k, v (N, heads, T, width) */
-typedef struct SdpaHow { double dropout; bool causal; } SdpaHow;
+/* ---- aten_attention.c: q, k, v (N, heads, T, width); mask: lent, bool or what is added to the scores, of dimensions that
+ * broadcast to (N, heads, T, S); NULL: none. Not with causal, as PyTorch takes one of them alone. */
+typedef struct SdpaHow { double dropout; bool causal; Tensor *mask; } SdpaHow;
 Tensor *aten_sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how);
+Tensor *aten_repeat_heads(Eager *g, Tensor *x, int64_t heads); /* each key's head for a group of query heads, a copy */
 
 /* ---- autocast (amp.c): x in the type that the op runs in, a reference of the caller's. */
 Tensor *amp_low(Eager *g, Tensor *x);  /* 16 bits; a parameter's copy is made once and kept to the context's end */

@@ -54,10 +54,11 @@ static void multiplies(Eager *g, const Tensor *q, const Tensor *k, int64_t width
 
 static Tensor *scratch(Eager *g, int64_t floats) { return floats ? tensor_new(g, T_FLOAT, SIZE(floats)) : NULL; }
 
-/* In the order of PyTorch's names: key, query, value, and the results, which begin with logsumexp and output; flash has the
- * state of the random numbers, also where none is drawn. */
-enum { SAVED_K, SAVED_Q, SAVED_V, SAVED_SUMS, SAVED_Y, SAVED_STATE, SAVED = SAVED_STATE + 2 };
+/* In the order of PyTorch's names: attn_bias, key, query, value, and the results, which begin with logsumexp and output; flash
+ * has the state of the random numbers, also where none is drawn. */
+enum { SAVED_MASK, SAVED_K, SAVED_Q, SAVED_V, SAVED_SUMS, SAVED_Y, SAVED_STATE, SAVED = SAVED_STATE + 2 };
 static const int of_input[] = {SAVED_Q, SAVED_K, SAVED_V};
+enum { TO_MASK = 3 }; /* its edge, of the memory-efficient kernel alone */
 
 static void flash_backward(Eager *g, Node *n, Tensor **dx) {
     const Tensor *q = n->saved[SAVED_Q], *k = n->saved[SAVED_K];
@@ -73,6 +74,16 @@ static void cudnn_backward(Eager *g, Node *n, Tensor **dx) {
     for (int i = 0; i < 3; i++) dx[i] = tensor_like(g, n->saved[of_input[i]], n->saved[of_input[i]]->type);
 }
 
+/* Of all samples and heads, in rows that begin at multiples of 16. */
+static Tensor *mask_gradient(Eager *g, const Tensor *mask) {
+    Size size = mask->size;
+    const int last = size.rank - 1;
+    size.of[last] = round_up(size.of[last], 16);
+    Tensor *rows = tensor_new(g, mask->type, size), *y = aten_narrow(g, rows, last, mask->size.of[last]);
+    tensor_drop(g, rows);
+    return y;
+}
+
 /* Of grouped heads, gradients for each of the query's, which are then summed up. delta =
  * (grad_out * out).sum(-1).transpose(-2, -1).contiguous(): attention_backward.cu. The gradient that comes in is copied
  * unless it lies as the result does. */
@@ -85,6 +96,7 @@ static void efficient_backward(Eager *g, Node *n, Tensor *dy, Tensor **dx) {
     Tensor *turned = aten_transpose(g, dy, 1, 2);
     Tensor *copy = tensor_is_contiguous(turned) ? NULL : tensor_new(g, dy->type, dy->size);
     for (int i = 0; i < 3; i++) dx[i] = rows_first(g, dy->type, &n->saved[of_input[i]]->size);
+    if (node_wants(n, TO_MASK)) dx[TO_MASK] = mask_gradient(g, n->saved[SAVED_MASK]);
     const bool wide = q->type == T_FLOAT;
     INNER(g, grouped ? keys * q->size.of[3] : 0, grouped ? keys * v->size.of[3] : 0,
           wide ? 4 * tensor_elements(n->saved[SAVED_Y]) : 0, wide ? 4 * rows : 0,
@@ -98,7 +110,7 @@ static void apply_sdpa(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     if (n->number[0] == SDP_FLASH) flash_backward(g, n, dx);
     else if (n->number[0] == SDP_CUDNN) cudnn_backward(g, n, dx);
     else efficient_backward(g, n, dy[0], dx);
-    READS(g, dy[0], q, k, v, n->saved[SAVED_Y], n->saved[SAVED_SUMS]);
+    READS(g, dy[0], q, k, v, n->saved[SAVED_MASK], n->saved[SAVED_Y], n->saved[SAVED_SUMS]);
     multiplies(g, q, k, 3 * q->size.of[3] + 2 * v->size.of[3], n->number[1]);
     for (int i = 0; i < 3; i++)
         if (!node_wants(n, i)) tensor_set(g, &dx[i], NULL);
@@ -113,25 +125,27 @@ static const struct { const char *op; NodeRule rule; } kernels[SDP_COUNT] = {
 
 static Tensor *fused(Eager *g, SdpBackend backend, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
     GUARD(g);
-    const bool flash = backend == SDP_FLASH, cudnn = backend == SDP_CUDNN;
+    const bool flash = backend == SDP_FLASH, cudnn = backend == SDP_CUDNN, efficient = backend == SDP_EFFICIENT;
     const int64_t heads = q->size.of[0] * q->size.of[1], rows = q->size.of[2], width = q->size.of[3];
     const Size one = {0, {0}};
     Size size = q->size;
     size.of[3] = v->size.of[3];
-    Node *n = node_new(g, &kernels[backend].rule, (Tensor *[]){q, k, v}, 3, SAVED);
+    Node *n = node_new(g, &kernels[backend].rule, (Tensor *[]){q, k, v, how.mask}, efficient ? TO_MASK + 1 : 3, SAVED);
+    const bool wanted = n && (node_wants(n, 0) || node_wants(n, 1) || node_wants(n, 2));
     if (n) n->number[0] = backend;
     if (n) n->number[1] = how.causal;
+    node_save(g, n, SAVED_MASK, how.mask);
     node_save(g, n, SAVED_K, k);
     node_save(g, n, SAVED_Q, q);
     node_save(g, n, SAVED_V, v);
     eager_op(g, kernels[backend].op);
-    READS(g, q, k, v);
+    READS(g, q, k, v, how.mask);
     multiplies(g, q, k, width + v->size.of[3], how.causal);
     Tensor *made[4] = {NULL};
     for (int i = 2; cudnn && i < 4; i++) made[i] = tensor_new(g, T_LONG, one);
-    made[0] = backend == SDP_EFFICIENT ? rows_first(g, q->type, &size) : flash_like(g, q, &size);
-    if (flash || n) /* the others leave it out where no gradient is wanted */
-        made[1] = tensor_new(g, T_FLOAT, SIZE(q->size.of[0], q->size.of[1], backend == SDP_EFFICIENT ? round_up(rows, 32) : rows));
+    made[0] = efficient ? rows_first(g, q->type, &size) : flash_like(g, q, &size);
+    if (flash || wanted) /* the others leave it out where none of the three wants a gradient */
+        made[1] = tensor_new(g, T_FLOAT, SIZE(q->size.of[0], q->size.of[1], efficient ? round_up(rows, 32) : rows));
     if (flash) {
         const int64_t key_blocks = div_up(k->size.of[2], width <= 64 ? 256 : width <= 128 ? 128 : 64);
         const int64_t splits = how.dropout ? 1 : flash_splits(heads * div_up(rows, 64), 2 * g->card->multiprocessors, key_blocks);
@@ -151,21 +165,26 @@ static Tensor *fused(Eager *g, SdpBackend backend, Tensor *q, Tensor *k, Tensor 
 
 /* ---- _scaled_dot_product_attention_math: in fp32; q and k are each multiplied by the root of the scale */
 
-/* A triangle of zeros and minus infinities, added to the scores. */
-static Tensor *causal_bias(Eager *g, int64_t rows, int64_t columns, ScalarType type) {
-    const Size size = SIZE(rows, columns), one = {0, {0}};
-    Tensor *ones = aten_random(g, "aten::ones", size, T_BOOL), *triangle = aten_random(g, "aten::tril", size, T_BOOL);
-    tensor_drop(g, ones);
+/* What is added to the scores: zeros and minus infinities in place of a mask of booleans; NULL: none. */
+static Tensor *addend(Eager *g, Tensor *mask, ScalarType type) {
+    const Size one = {0, {0}};
+    if (!mask || mask->type != T_BOOL) return tensor_ref(mask);
     Tensor *infinity = aten_random(g, "aten::scalar_tensor", one, type), *zero = aten_random(g, "aten::scalar_tensor", one, type);
-    Tensor *bias = aten_random(g, "aten::where", size, type);
+    Tensor *added = aten_random(g, "aten::where", mask->size, type);
+    READS(g, mask);
     tensor_drop(g, zero);
     tensor_drop(g, infinity);
-    tensor_drop(g, triangle);
-    return bias;
+    return added;
 }
 
-/* Each key's head for a group of query heads: repeat_interleave, an expanded value that is copied. */
-static Tensor *repeated(Eager *g, Tensor *x, int64_t heads) {
+static Tensor *causal_addend(Eager *g, int64_t rows, int64_t columns, ScalarType type) {
+    Tensor *triangle = aten_triangle(g, rows, columns), *added = addend(g, triangle, type);
+    tensor_drop(g, triangle);
+    return added;
+}
+
+/* repeat_interleave: an expanded value that is copied. */
+Tensor *aten_repeat_heads(Eager *g, Tensor *x, int64_t heads) {
     GUARD(g);
     const int64_t *d = x->size.of;
     if (d[1] == heads) return tensor_ref(x);
@@ -180,7 +199,7 @@ static Tensor *repeated(Eager *g, Tensor *x, int64_t heads) {
 
 /* Softmax, in which rows of minus infinities alone are found and set to 0. */
 static Tensor *safe_softmax(Eager *g, Tensor *x) {
-    Tensor *y = aten_softmax(g, x, x->size.rank - 1, false);
+    Tensor *y = aten_softmax(g, x, x->size.rank - 1, false, x->type);
     Size rows = x->size;
     rows.of[rows.rank - 1] = 1;
     Tensor *infinite = aten_random(g, "aten::isneginf", x->size, T_BOOL);
@@ -199,13 +218,13 @@ static Tensor *by_products(Eager *g, Tensor *given_q, Tensor *given_k, Tensor *g
     const ScalarType type = given_q->type;
     Tensor *q = aten_to(g, given_q, T_FLOAT), *k = aten_to(g, given_k, T_FLOAT), *v = aten_to(g, given_v, T_FLOAT);
     Tensor *scaled = aten_binary_number(g, WITH_MUL, q);
-    Tensor *bias = how.causal ? causal_bias(g, q->size.of[2], k->size.of[2], q->type) : NULL;
-    Tensor *keys = repeated(g, k, q->size.of[1]), *values = repeated(g, v, q->size.of[1]);
+    Tensor *mask = how.causal ? causal_addend(g, q->size.of[2], k->size.of[2], q->type) : tensor_ref(how.mask);
+    Tensor *keys = aten_repeat_heads(g, k, q->size.of[1]), *values = aten_repeat_heads(g, v, q->size.of[1]);
     Tensor *turned = aten_transpose(g, keys, 2, 3), *scaled_keys = aten_binary_number(g, WITH_MUL, turned);
     tensor_drop(g, turned);
     Tensor *scores = aten_matmul(g, scaled, scaled_keys);
     tensor_drop(g, scaled_keys);
-    if (bias) tensor_drop(g, aten_add_inplace(g, scores, bias));
+    if (mask) tensor_drop(g, aten_add_inplace(g, scores, mask));
     Tensor *weights = safe_softmax(g, scores);
     tensor_drop(g, scores);
     if (how.dropout) tensor_set(g, &weights, aten_dropout(g, weights));
@@ -215,7 +234,7 @@ static Tensor *by_products(Eager *g, Tensor *given_q, Tensor *given_k, Tensor *g
     tensor_drop(g, weights);
     tensor_drop(g, values);
     tensor_drop(g, keys);
-    tensor_drop(g, bias);
+    tensor_drop(g, mask);
     tensor_drop(g, scaled);
     tensor_drop(g, q);
     tensor_drop(g, k);
@@ -241,6 +260,24 @@ static Tensor *flash(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
     return y;
 }
 
+/* The memory-efficient kernel's mask has all dimensions, and rows that begin at multiples of 8 elements: others are padded,
+ * and the padding cut off (attention.cpp, preprocess_mask). Takes over the mask. */
+static Tensor *aligned(Eager *g, Tensor *mask, const Tensor *q, const Tensor *k) {
+    enum { ALIGNMENT = 8 };
+    const int last = mask->size.rank - 1;
+    const int64_t keys = mask->size.of[last];
+    bool is_aligned = mask->stride[last] == 1;
+    for (int d = 0; d < last; d++) is_aligned = is_aligned && mask->stride[d] % ALIGNMENT == 0;
+    if (!is_aligned) {
+        Size wide = mask->size;
+        wide.of[last] += ALIGNMENT - keys % ALIGNMENT;
+        tensor_set(g, &mask, aten_pad(g, mask, wide));
+        tensor_set(g, &mask, aten_narrow(g, mask, last, keys));
+    }
+    tensor_set(g, &mask, aten_expand(g, mask, SIZE(q->size.of[0], q->size.of[1], q->size.of[2], k->size.of[2])));
+    return mask;
+}
+
 /* ---- which one: each gives NULL, or the reason for which it cannot run (sdp_utils.cpp, can_use_..._attention) */
 
 typedef struct Asked {
@@ -255,6 +292,7 @@ static const char *flash_lacks(const Asked *a) {
     const int on = a->g->card->capability;
     if (!a->half) return "flash attention takes 16 bits alone";
     if (on < 80) return "flash attention needs compute capability 8.0";
+    if (a->how.mask) return "flash attention takes no mask: no bias, no window";
     if (a->width != a->value_width || a->width > 256) return "flash attention takes heads of at most 256 features, keys' as values'";
     if (a->how.causal && a->q->size.of[2] != a->k->size.of[2]) return "flash attention's is_causal needs as many keys as queries";
     const bool small = on == 86 || on == 89 || on == 120, wide = a->width > 224 && a->how.dropout == 0;
@@ -271,6 +309,11 @@ static const char *efficient_lacks(const Asked *a) {
                                                            : NULL;
 }
 
+/* check_attn_mask_shape; a parameter asks for its gradient under no_grad, too. */
+static bool cudnn_takes(const Tensor *mask) {
+    return !mask || ((mask->size.rank == 2 || mask->size.rank == 4) && !mask->parameter && !tensor_requires_grad(mask));
+}
+
 static const char *cudnn_lacks(const Asked *a) {
     const int on = a->g->card->capability;
     const bool large = a->g->version->cudnn_first && (on == 90 || on / 10 == 10);
@@ -282,6 +325,7 @@ static const char *cudnn_lacks(const Asked *a) {
     if (large && a->trains && most > 128 && !(a->width == 192 && a->value_width == 128) &&
         !(a->width == 256 && a->value_width == 256))
         return "cuDNN's attention does not train heads of that size";
+    if (!cudnn_takes(a->how.mask)) return "cuDNN's attention takes a mask of 2 or 4 dimensions without a gradient";
     if (a->how.dropout * 16 != floor(a->how.dropout * 16)) return "cuDNN's attention takes a dropout that is a multiple of 1/16";
     return a->k->size.of[2] == 1 || (a->how.dropout > 0 && a->q->size.of[2] == 1) ? "cuDNN's attention needs more than one step"
                                                                                   : NULL;
@@ -319,15 +363,22 @@ static Tensor *sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
                      g->grad && (tensor_requires_grad(q) || tensor_requires_grad(k) || tensor_requires_grad(v)),
                      q->size.of[3], v->size.of[3]};
     const SdpBackend backend = choose(g, &a);
-    if (backend == SDP_MATH) return by_products(g, q, k, v, how);
-    return backend == SDP_FLASH ? flash(g, q, k, v, how) : fused(g, backend, q, k, v, how);
+    Tensor *mask = addend(g, how.mask, q->type);
+    how.mask = mask = backend == SDP_EFFICIENT && mask ? aligned(g, mask, q, k) : mask;
+    Tensor *y = backend == SDP_MATH ? by_products(g, q, k, v, how)
+              : backend == SDP_FLASH ? flash(g, q, k, v, how) : fused(g, backend, q, k, v, how);
+    tensor_drop(g, mask);
+    return y;
 }
 
 Tensor *aten_sdpa(Eager *g, Tensor *q, Tensor *k, Tensor *v, SdpaHow how) {
     GUARD(g);
-    Tensor *lv = amp_low(g, v), *lk = amp_low(g, k), *lq = amp_low(g, q), *y = sdpa(g, lq, lk, lv, how);
+    Tensor *mask = amp_low(g, how.mask), *lv = amp_low(g, v), *lk = amp_low(g, k), *lq = amp_low(g, q);
+    how.mask = mask;
+    Tensor *y = sdpa(g, lq, lk, lv, how);
     tensor_drop(g, lq);
     tensor_drop(g, lk);
     tensor_drop(g, lv);
+    tensor_drop(g, mask);
     return y;
 }

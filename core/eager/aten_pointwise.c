@@ -256,11 +256,14 @@ static void apply_masked_fill(Eager *g, Node *n, Tensor *const *dy, Tensor **dx)
 
 static const NodeRule masked_fill_rule = {"MaskedFillBackward0", apply_masked_fill};
 
+/* A copy in order, however x lies. */
 Tensor *aten_masked_fill(Eager *g, Tensor *x, Tensor *mask) {
     GUARD(g);
     Node *n = node_new(g, &masked_fill_rule, &x, 1, 1);
     node_save(g, n, 0, mask);
-    Tensor *y = iterate(g, "aten::masked_fill", x, mask);
+    eager_op(g, "aten::masked_fill");
+    READS(g, x, mask);
+    Tensor *y = tensor_new(g, x->type, broadcast_size(&x->size, &mask->size));
     node_output(g, n, y);
     return y;
 }
@@ -306,6 +309,14 @@ Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type) {
     GUARD(g);
     eager_op(g, op);
     return tensor_new(g, type, size);
+}
+
+Tensor *aten_triangle(Eager *g, int64_t rows, int64_t columns) {
+    Tensor *ones = aten_random(g, "aten::ones", SIZE(rows, columns), T_BOOL);
+    Tensor *triangle = aten_random(g, "aten::tril", ones->size, T_BOOL);
+    READS(g, ones);
+    tensor_drop(g, ones);
+    return triangle;
 }
 
 /* ---- prelu: both gradients at x's size; the weight's is summed up */

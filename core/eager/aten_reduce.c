@@ -101,26 +101,29 @@ Tensor *aten_max(Eager *g, Tensor *x, int dim, bool keepdim) {
     return y;
 }
 
-/* ---- softmax: the result is saved */
+/* ---- softmax: the result is saved. Of fp16 the kernel makes fp32 itself; other types are converted before it (SoftMax.cpp). */
 
 static void apply_softmax(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     eager_op(g, n->number[0] ? "aten::_log_softmax_backward_data" : "aten::_softmax_backward_data");
     READS(g, dy[0], n->saved[0]);
-    dx[0] = tensor_new(g, dy[0]->type, dy[0]->size);
+    dx[0] = tensor_new(g, (ScalarType)n->number[1], dy[0]->size);
 }
 
 static const NodeRule softmax_rule = {"SoftmaxBackward0", apply_softmax},
                       log_softmax_rule = {"LogSoftmaxBackward0", apply_softmax};
 
-Tensor *aten_softmax(Eager *g, Tensor *x, int dim, bool log) {
+Tensor *aten_softmax(Eager *g, Tensor *given, int dim, bool log, ScalarType type) {
     GUARD(g);
     (void)dim;
+    Tensor *x = given->type == T_HALF && type == T_FLOAT ? tensor_ref(given) : aten_to(g, given, type);
     eager_op(g, log ? "aten::_log_softmax" : "aten::_softmax");
     READS(g, x);
     Node *n = node_new(g, log ? &log_softmax_rule : &softmax_rule, &x, 1, 1);
-    Tensor *y = tensor_new(g, x->type, x->size);
+    Tensor *y = tensor_new(g, type, x->size);
     if (n) n->number[0] = log;
+    if (n) n->number[1] = x->type;
     node_save(g, n, 0, y);
     node_output(g, n, y);
+    tensor_drop(g, x);
     return y;
 }

@@ -23,6 +23,8 @@ Tensor *graph_run(Eager *g, const Layer *l, Tensor *const *in, void (*after_firs
 Tensor *heads_apart(Eager *g, Tensor *x, int64_t heads);
 Tensor *heads_together(Eager *g, Tensor *x);
 Tensor *rotate_halves(Eager *g, Tensor *x); /* by the angles of the model */
+/* Has a ScaledDotProductAttention neither a window that leaves out a key nor a cap? */
+bool attention_is_plain(const Layer *l);
 
 /* modules_llama.c. llama_graph: what a container is whose option `listing` names it, or NULL. llama_models:
  * model[i] is the LlamaModel whose last parameter is the network's i-th; llama_buffers: what model.to() moves after it.

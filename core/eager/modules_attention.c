@@ -29,7 +29,7 @@ static Tensor *causal_self_attention(Eager *g, const Layer *l, Tensor *x) {
     aten_split(g, qkv, (int64_t[]){width, width, width}, 2, part, 3);
     tensor_drop(g, qkv);
     for (int i = 0; i < 3; i++) tensor_set(g, &part[order[i]], heads_apart(g, part[order[i]], heads));
-    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], (SdpaHow){drops ? options_float(&l->options, "dropout") : 0, true});
+    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], (SdpaHow){drops ? options_float(&l->options, "dropout") : 0, true, NULL});
     tensor_set(g, &y, heads_together(g, y));
     Tensor *z = aten_linear(g, y, module_param(g, l, 1 + bias), bias ? module_param(g, l, 3) : NULL);
     if (drops) tensor_set(g, &z, aten_dropout(g, z));
@@ -104,7 +104,7 @@ static Tensor *multihead_attention(Eager *g, const Layer *l, Tensor *const *in) 
     }
     const int64_t steps = x[0]->size.of[0], batch = x[0]->size.of[1];
     in_projection(g, l, x, packed, part);
-    const SdpaHow how = {g->training ? options_float(&l->options, "dropout") : 0, options_bool(&l->options, "is_causal")};
+    const SdpaHow how = {g->training ? options_float(&l->options, "dropout") : 0, options_bool(&l->options, "is_causal"), NULL};
     for (int k = 0; k < 3; k++) part[k] = heads_first(g, part[k], heads);
     for (int k = 0; k < 3; k++)
         tensor_set(g, &part[k], aten_view(g, part[k], SIZE(batch, heads, part[k]->size.of[1], part[k]->size.of[2])));
@@ -128,14 +128,77 @@ Tensor *module_attention(Eager *g, const Layer *l, Tensor *const *in) {
     return l->kind->which ? causal_self_attention(g, l, in[0]) : multihead_attention(g, l, in);
 }
 
+/* ---- ScaledDotProductAttention: the listing is docs/pytorch.md's */
+
+static bool is_capped(const Layer *l) { return options_float(&l->options, "softcap") > 0; }
+
+/* A window that has more places than there are keys makes no mask (transformers/masking_utils.py). */
+static bool has_window(const Layer *l) {
+    const int64_t window = options_int(&l->options, "window");
+    return window && window <= l->in.dim[1];
+}
+
+bool attention_is_plain(const Layer *l) { return !has_window(l) && !is_capped(l); }
+
+/* For q (N, T, C) and k (N, S, C): is_causal and the window as a mask where the kernel is not told, of booleans, or put into
+ * the bias, which with a cap is one of zeros where there is none. A bias alone is the mask. NULL: there is none. */
+static Tensor *attention_mask(Eager *g, const Layer *l, const Tensor *q, const Tensor *k, Tensor *bias) {
+    GUARD(g);
+    const int64_t steps = q->size.of[1], keys = k->size.of[1];
+    if (!options_bool(&l->options, "is_causal") || (attention_is_plain(l) && !bias)) return tensor_ref(bias);
+    Tensor *seen = aten_triangle(g, steps, keys);
+    if (has_window(l)) tensor_set(g, &seen, aten_random(g, "aten::triu", seen->size, T_BOOL));
+    if (!bias && !is_capped(l)) return seen;
+    Tensor *given = bias ? tensor_ref(bias) : aten_random(g, "aten::new_zeros", seen->size, q->type);
+    Tensor *hidden = aten_random(g, "aten::bitwise_not", seen->size, T_BOOL), *mask = aten_masked_fill(g, given, hidden);
+    tensor_drop(g, hidden);
+    tensor_drop(g, given);
+    tensor_drop(g, seen);
+    return mask;
+}
+
+static Tensor *low_matmul(Eager *g, Tensor *a, Tensor *b) {
+    Tensor *lb = amp_low(g, b), *la = amp_low(g, a), *y = aten_matmul(g, la, lb);
+    tensor_drop(g, la);
+    tensor_drop(g, lb);
+    return y;
+}
+
+/* transformers' eager_attention_forward of Gemma 2, (N, T, heads width): the weights of the keys have one name from the
+ * scores on. */
+static Tensor *capped_attention(Eager *g, Tensor *q, Tensor *k, Tensor *v, Tensor *mask, double dropout) {
+    GUARD(g);
+    Tensor *keys = aten_repeat_heads(g, k, q->size.of[1]), *values = aten_repeat_heads(g, v, q->size.of[1]);
+    Tensor *turned = aten_transpose(g, keys, 2, 3), *weights = low_matmul(g, q, turned);
+    tensor_drop(g, turned);
+    tensor_set(g, &weights, aten_binary_number(g, WITH_MUL, weights));
+    tensor_set(g, &weights, aten_binary_number(g, WITH_DIV, weights));
+    tensor_set(g, &weights, aten_act(g, aten_act_rule("Tanh"), weights, false));
+    tensor_set(g, &weights, aten_binary_number(g, WITH_MUL, weights));
+    if (mask) tensor_set(g, &weights, aten_binary(g, WITH_ADD, weights, mask));
+    Tensor *wide = aten_softmax(g, weights, weights->size.rank - 1, false, T_FLOAT), *narrow = aten_to(g, wide, q->type);
+    tensor_drop(g, wide);
+    tensor_set(g, &weights, narrow);
+    if (dropout > 0) tensor_set(g, &weights, aten_dropout(g, weights));
+    Tensor *y = low_matmul(g, weights, values);
+    tensor_set(g, &y, heads_together(g, y));
+    tensor_drop(g, weights);
+    tensor_drop(g, values);
+    tensor_drop(g, keys);
+    return y;
+}
+
 Tensor *module_sdpa(Eager *g, const Layer *l, Tensor *const *in) {
     const int64_t heads = options_int(&l->options, "num_heads"), width = in[0]->size.of[2] / heads;
-    Tensor *part[3];
+    const double dropout = g->training ? options_float(&l->options, "dropout_p") : 0;
+    Tensor *mask = attention_mask(g, l, in[0], in[1], l->n_in > 3 ? in[3] : NULL), *part[3];
     for (int i = 0; i < 3; i++) part[i] = heads_apart(g, in[i], in[i]->size.of[2] / width);
-    const SdpaHow how = {options_float(&l->options, "dropout_p"), options_bool(&l->options, "is_causal")};
-    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], how);
+    const SdpaHow how = {dropout, options_bool(&l->options, "is_causal") && !mask, mask};
+    Tensor *y = is_capped(l) ? capped_attention(g, part[0], part[1], part[2], mask, dropout)
+                             : aten_sdpa(g, part[0], part[1], part[2], how);
     for (int i = 0; i < 3; i++) tensor_drop(g, part[i]);
-    tensor_set(g, &y, heads_together(g, y));
+    if (!is_capped(l)) tensor_set(g, &y, heads_together(g, y));
+    tensor_drop(g, mask);
     return y;
 }
 

@@ -134,7 +134,7 @@ static Tensor *llama_attention(Eager *g, const Layer *l, Tensor *const *in) {
     tensor_set(g, &part[0], query);
     tensor_set(g, &part[1], key);
     const bool causal = options_bool(how, "is_causal") && in[0]->size.of[1] > 1;
-    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], (SdpaHow){g->training ? options_float(how, "dropout_p") : 0, causal});
+    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], (SdpaHow){g->training ? options_float(how, "dropout_p") : 0, causal, NULL});
     tensor_set(g, &y, heads_together(g, y));
     Tensor *z = module_call(g, l->child[OUT], &y);
     tensor_drop(g, y);
@@ -156,10 +156,11 @@ static int expect_attention(const Layer *l, int64_t width, Err *e) {
         for (int k = 0; k < children[i].n_from && same; k++) same = child->from[k] == children[i].from[k];
         if (same && (i == QUERY_TURNED || i == KEY_TURNED))
             same = options_int(&child->options, "dim") == width && !options_bool(&child->options, "interleaved");
+        if (same && i == ATTENTION) same = attention_is_plain(child);
     }
     return same ? OK : layer_error(l, e, "listing = \"LlamaAttention\": expected q, k and v by Linear, q and k turned by "
-                                   "RotaryPositionalEmbeddings of %" PRId64 " features, interleaved = false, their attention, "
-                                   "and a Linear of that, within a LlamaModel", width);
+                                   "RotaryPositionalEmbeddings of %" PRId64 " features, interleaved = false, their attention "
+                                   "without a window or a cap, and a Linear of that, within a LlamaModel", width);
 }
 
 /* width: of the heads of the LlamaModel that it is in, 0: of none. */

@@ -53,7 +53,7 @@ static Tensor *smoothed(Eager *g, const Layer *l, Tensor *log, Tensor *target, T
 }
 
 static Tensor *cross_entropy(Eager *g, const Layer *l, Tensor *x, Tensor *target) {
-    Tensor *log = aten_softmax(g, x, 1, true), *weight = g->class_weights;
+    Tensor *log = aten_softmax(g, x, 1, true, x->type), *weight = g->class_weights;
     Tensor *y = options_float(&l->options, "label_smoothing") > 0 ? smoothed(g, l, log, target, weight)
                                                                   : aten_nll_loss(g, log, target, weight);
     tensor_drop(g, log);

@@ -59,9 +59,8 @@ Tensor *module_prelu(Eager *g, const Layer *l, Tensor *const *in) {
 }
 
 Tensor *module_softmax(Eager *g, const Layer *l, Tensor *const *in) {
-    Tensor *x = amp_wide(g, in[0]), *y = aten_softmax(g, x, counted_dim(l, "dim", x->size.rank), l->kind->which);
-    tensor_drop(g, x);
-    return y;
+    Tensor *x = in[0];
+    return aten_softmax(g, x, counted_dim(l, "dim", x->size.rank), l->kind->which, g->autocast ? T_FLOAT : x->type);
 }
 
 /* ---- dropout */

@@ -24,12 +24,9 @@ Tensor *module_reduce(Eager *g, const Layer *l, Tensor *const *in) {
     return aten_sum(g, in[0], dims, keepdim);
 }
 
-/* torch.tril(torch.ones(rows, columns, dtype=torch.bool), diagonal) */
+/* With the diagonal of torch.tril, whatever it is */
 static Tensor *triangle(Eager *g, const Layer *l) {
-    const Size size = SIZE(options_int(&l->options, "rows"), options_int(&l->options, "columns"));
-    Tensor *ones = aten_random(g, "aten::ones", size, T_BOOL), *mask = aten_random(g, "aten::tril", size, T_BOOL);
-    tensor_drop(g, ones);
-    return mask;
+    return aten_triangle(g, options_int(&l->options, "rows"), options_int(&l->options, "columns"));
 }
 
 /* The mask is the last value that the layer reads, or made for this call. */

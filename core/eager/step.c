@@ -12,13 +12,13 @@ typedef struct Loop {
     Eager *g;
     const Settings *s;
     EagerOptim optim;
-    Tensor *x, *y, *output[LAYER_IN], *loss;
+    Tensor *x[LAYER_IN], *y, *output[LAYER_IN], *loss;
     Tensor *weights[LAYER_IN];      /* of classes, by loss */
     Tensor *resident[RESIDENTS];
     Tensor *scale, *growth_tracker; /* of the GradScaler */
     const PrecisionInfo *precision;
     Size target;
-    ScalarType input_type, target_type;
+    ScalarType input_type[LAYER_IN], target_type;
 } Loop;
 
 static Module *const modules[] = {
@@ -117,7 +117,7 @@ static void run_forward(Loop *l) {
     g->autocast = l->precision->autocast;
     g->category = CAT_ACTIVATIONS;
     const bool segments = l->s->checkpoint == CHECKPOINT_SQRT && g->grad;
-    Tensor *output[LAYER_IN] = {segments ? module_call_segments(g, g->net->root, l->x) : module_call(g, g->net->root, &l->x)};
+    Tensor *output[LAYER_IN] = {segments ? module_call_segments(g, g->net->root, l->x[0]) : module_call(g, g->net->root, l->x)};
     memcpy(output + 1, g->more, sizeof output - sizeof *output);
     for (int k = 0; k < LAYER_IN; k++) tensor_set(g, &l->output[k], k <= g->n_more ? output[k] : NULL);
     g->category = CAT_OTHER;
@@ -216,7 +216,8 @@ static void run_step(Loop *l) {
     for (int part = 0; part < l->s->accumulate && !g->scratch.failed; part++) {
         eager_where(g, NULL, NULL);
         g->category = CAT_INPUT;
-        tensor_set(g, &l->x, moved(g, "aten::empty", size_from(&g->net->input), l->input_type));
+        for (int k = 0; k < g->net->n_inputs; k++)
+            tensor_set(g, &l->x[k], moved(g, "aten::empty", size_from(&g->net->inputs[k].shape), l->input_type[k]));
         if (l->target.rank >= 0) tensor_set(g, &l->y, aten_random(g, "aten::empty", l->target, l->target_type));
         if (part == 0) zero_grad(l);
         g->grad = g->training = training;
@@ -253,20 +254,8 @@ static int check_segments(const Network *net, const Settings *s, Err *e) {
     return OK;
 }
 
-/* Masks, biases and caps of attention are made in many ways. A window that all keys lie in makes no mask. */
-static int check_attention(const Layer *l, Err *e) {
-    int code = OK;
-    for (int i = 0; i < l->n_child && !code; i++) code = check_attention(l->child[i], e);
-    if (code || strcmp(layer_kind(l), "ScaledDotProductAttention") != 0) return code;
-    const int64_t window = options_int(&l->options, "window");
-    const bool known = l->n_in <= 3 && (!window || window > l->in.dim[1]) && options_float(&l->options, "softcap") <= 0;
-    return known ? OK : layer_error(l, e, "framework = \"pytorch\": attention with a window, a cap or a bias is not "
-                                          "predicted");
-}
-
 static int check(const Network *net, const Settings *s, Err *e) {
     int code = llama_check(net->root, e);
-    if (!code) code = check_attention(net->root, e);
     const PrecisionInfo *precision = precision_info(s->precision);
     const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
     if (code) return code;
@@ -320,7 +309,8 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     g.channels_last = s->pytorch.channels_last == SAID_TRUE;
     g.benchmark = s->pytorch.cudnn_benchmark == SAID_TRUE;
     g.reentrant = s->pytorch.use_reentrant == SAID_TRUE;
-    l.input_type = net->indices ? T_LONG : l.precision->autocast ? T_FLOAT : scalar_of(l.precision->weights);
+    for (int k = 0; k < net->n_inputs; k++)
+        l.input_type[k] = net->inputs[k].indices ? T_LONG : l.precision->autocast ? T_FLOAT : scalar_of(l.precision->weights);
     read_target(&l);
     g.params = scratch_new(&g.scratch, (size_t)net->n_params, sizeof *g.params);
     if (g.params) {

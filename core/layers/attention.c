@@ -78,6 +78,8 @@ static int expect_parts(const Layer *l, const int64_t *features, int time, Err *
     char one[SHAPE_TEXT], two[SHAPE_TEXT], three[SHAPE_TEXT];
     for (int i = 0; i < PARTS; i++) {
         const Shape *s = part_shape(l, i);
+        if (l->ins[l->n_in == 1 ? 0 : i].param)
+            return layer_error(l, e, "expected %s that a layer gives, found a parameter", name[i]);
         if (s->rank != 3)
             return layer_error(l, e, "expected %s of 3 dimensions %s, found %s", l->n_in == 1 ? "an input" : name[i],
                                meaning, shape_text(s, one));

@@ -26,12 +26,13 @@ int layer_embedding_shape(Network *n, Layer *l, Err *e) {
     int code = expect_sizes(l, "num_embeddings", e);
     if (!code) code = layer_expect_range(l, "padding_idx", -rows, rows - 1, e);
     if (code) return code;
-    if (!l->in_is_input)
+    if (!l->in_input)
         return layer_error(l, e, "reads indices: expected the network's input, found a layer's output");
     if (l->in.rank > 3) return layer_error(l, e, "expected at most 3 dimensions, found %s", shape_text(&l->in, text));
     const Param table = {.shape = shape2(rows, dim), .init = INIT_NORMAL, .bound = 1, .zero_row = padding_row(l) + 1};
     if ((code = network_tensor(n, l, "weight", &table, e))) return code;
-    n->indices = n->indices ? min_i64(n->indices, rows) : rows;
+    int64_t *indices = &n->inputs[l->in_input - 1].indices;
+    *indices = *indices ? min_i64(*indices, rows) : rows;
     Shape out = l->in;
     assert(out.rank < SHAPE_MAX);
     out.dim[out.rank++] = dim;

@@ -46,8 +46,9 @@ static int check_target(const Layer *first, const Layer *l, Err *e) {
 static int count_targets(Network *n, const Layer *first, Err *e) {
     const Shape all = target_shape(first);
     char text[NETWORK_OUTPUT];
-    int64_t count = shape_elements(&all), batch = n->input.dim[0];
+    int64_t count = shape_elements(&all), batch = n->batch;
     n->targets = count / batch;
+    n->class_dim = layer_has_labels(first) ? layer_class_dim(first) : 0;
     if (count % batch == 0) return OK;
     network_output_text(n, text, sizeof text);
     return layer_error(first, e, "expected as many %s for each of %" PRId64 " samples, found %" PRId64 " in all: %s",

@@ -189,14 +189,24 @@ static void lower_all(Lower *lw) {
         memcpy(p->bufs[b].order, from->order, sizeof from->order);
         p->bufs[b].frozen = !from->trainable;
     }
-    p->input = program_buf(p, CAT_INPUT, net->input, net->indices ? DT_I32 : DT_F32, "input");
-    if (p->failed) return;
-    set_order(p, p->input, net->root->in_order);
-    p->bufs[p->input].kind = BUF_INPUT;
-    p->output = lower_forward(lw, net->root, &p->input);
+    for (int k = 0; k < net->n_inputs; k++) {
+        const Input *in = &net->inputs[k];
+        const int b = program_buf(p, CAT_INPUT, in->shape, in->indices ? DT_I32 : DT_F32, "input%s%s", *in->name ? "." : "", in->name);
+        if (p->failed) return;
+        set_order(p, b, net->root->ins[k].order);
+        p->bufs[b].kind = BUF_INPUT;
+        p->inputs[p->n_inputs++] = b;
+    }
+    p->output = lower_forward(lw, net->root, p->inputs);
     lower_loss(lw, 0, p->output);
     drop_unread(p);
     p->forward_end = p->body_end = p->n_ops;
+}
+
+static bool is_indices(const Program *p, int b) {
+    for (int k = 0; k < p->n_inputs; k++)
+        if (p->inputs[k] == b) return p->bufs[b].dtype == DT_I32;
+    return false;
 }
 
 /* Two mistakes that no single layer sees: only an Embedding may read indices, and in training batch normalisation needs
@@ -205,7 +215,7 @@ static int check_ops(const Program *p, Err *e) {
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
         EACH_IN(op, k)
-            if (op->in[k] == p->input && p->bufs[p->input].dtype == DT_I32 && op->kind != OP_embedding)
+            if (is_indices(p, op->in[k]) && op->kind != OP_embedding)
                 return err_set(e, ERR_SCRIPT,
                                "layer %s: the network's input holds indices, which only nn.Embedding reads",
                                op->path);

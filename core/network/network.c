@@ -252,7 +252,8 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     code = options_finish(&l->options, e);
     if (code) return layer_blame(l, e, code);
     if (!strchr("ch", l->kind->role)) {
-        l->output.input = l->output.param = l->output.labels = false;
+        l->output.input = 0;
+        l->output.param = l->output.labels = false;
         l->output.positions = l->output.mask = false;
     }
     code = l->kind->shape(n, l, e);
@@ -365,33 +366,49 @@ static int infer_losses(Network *n, Err *e) {
     return code;
 }
 
-static int infer_all(Network *n, const Shape *input, Err *e) {
-    Value in = {.shape = *input, .input = true};
-    char text[SHAPE_TEXT];
-    int64_t count;
-    if (input->rank < 2)
-        return err_set(e, ERR_SCRIPT, "the input of a network needs a batch and at least one more dimension, found %s",
-                       shape_text(input, text));
-    if (is_loss(n->root)) return layer_error(n->root, e, "is a loss, expected a layer as the model");
-    int code = shape_count(input, &count, e);
-    if (code) {
-        err_prefix(e, "the input of a network");
-        return code;
-    }
-    const Layer *first = n->root; /* it reads the network's input in most networks */
+/* The input in the order in which the layer wants it that reads it first, in most networks. */
+static Value input_value(const Network *n, int k) {
+    Value in = {.shape = n->inputs[k].shape, .input = 1 + k};
+    const Layer *first = n->root;
+    for (int i = first->n_child - 1; i >= 0 && k > 0; i--)
+        if (n->root->child[i]->from[0] == ~k) first = n->root->child[i];
     while (first->n_child) first = first->child[0];
     lay(&in, takes_lines(first));
-    code = network_infer(n, n->root, &in, 1, e);
+    return in;
+}
+
+static int check_input(const Network *n, const Input *in, Err *e) {
+    char text[SHAPE_TEXT];
+    int64_t count;
+    if (in->shape.rank < 2)
+        return err_set(e, ERR_SCRIPT, "the input of a network needs a batch and at least one more dimension, found %s",
+                       shape_text(&in->shape, text));
+    if (in->shape.dim[0] != n->batch)
+        return err_set(e, ERR_SCRIPT, "the inputs of a network have the same batch, found %" PRId64 " samples of %s for %" PRId64,
+                       in->shape.dim[0], in->name, n->batch);
+    int code = shape_count(&in->shape, &count, e);
+    if (code) err_prefix(e, "the input of a network");
+    return code;
+}
+
+static int infer_all(Network *n, Err *e) {
+    Value in[LAYER_IN];
+    if (is_loss(n->root)) return layer_error(n->root, e, "is a loss, expected a layer as the model");
+    int code = OK;
+    for (int k = 0; k < n->n_inputs && !code; k++) {
+        code = check_input(n, &n->inputs[k], e);
+        in[k] = input_value(n, k);
+    }
+    if (!code) code = network_infer(n, n->root, in, n->n_inputs, e);
     if (!code && (n->root->output.positions || n->root->output.mask))
         code = layer_error(n->root, e, "gives a mask, or what one is made of");
     if (code) return code;
-    n->input = *input;
     n->output = n->root->out;
     return infer_losses(n, e);
 }
 
-int network_new(Layer *root, Layer *const *losses, int n_losses, const Shape *input, Network **out, Err *e) {
-    assert(n_losses >= 0 && n_losses <= LAYER_IN);
+int network_new(Layer *root, Layer *const *losses, int n_losses, const Input *inputs, int n_inputs, Network **out, Err *e) {
+    assert(n_losses >= 0 && n_losses <= LAYER_IN && n_inputs >= 1 && n_inputs <= LAYER_IN);
     Network *n = mem_new(sizeof *n);
     if (!n) {
         layer_free(root);
@@ -401,7 +418,10 @@ int network_new(Layer *root, Layer *const *losses, int n_losses, const Shape *in
     n->root = root;
     n->n_losses = n_losses;
     for (int k = 0; k < n_losses; k++) n->loss[k] = losses[k];
-    int code = infer_all(n, input, e);
+    n->n_inputs = n_inputs;
+    n->batch = inputs[0].shape.dim[0];
+    memcpy(n->inputs, inputs, (size_t)n_inputs * sizeof *inputs);
+    int code = infer_all(n, e);
     if (code) network_free(n);
     else *out = n;
     return code;
@@ -424,18 +444,20 @@ typedef struct RowsSearch { const Layer *found; int64_t rows, before; } RowsSear
 static void find_rows(void *arg, const Network *n, const Layer *l) {
     RowsSearch *s = arg;
     int64_t rows = l->out.rank ? l->out.dim[0] : 0;
-    if (rows == s->rows && (rows != s->before || rows == n->input.dim[0])) s->found = l;
+    if (rows == s->rows && (rows != s->before || rows == n->batch)) s->found = l;
     s->before = rows;
 }
 
 void network_output_text(const Network *n, char *text, size_t room) {
     char shape[SHAPE_TEXT], title[TITLE] = "the input", rows[64] = "";
-    RowsSearch s = {NULL, n->output.dim[0], n->input.dim[0]};
+    const bool of_places = n->class_dim == 1 && n->output.rank == 3;
+    RowsSearch s = {NULL, n->output.dim[0], n->batch};
     network_visit(n, find_rows, &s);
     if (s.found) layer_title(s.found, title, sizeof title);
-    if (s.rows != n->input.dim[0])
-        snprintf(rows, sizeof rows, ", %" PRId64 " rows of a batch of %" PRId64, s.rows, n->input.dim[0]);
-    snprintf(text, room, "the network's output is %s%s, by %s", shape_text(&n->output, shape), rows, title);
+    if (s.rows != n->batch)
+        snprintf(rows, sizeof rows, ", %" PRId64 " rows of a batch of %" PRId64, s.rows, n->batch);
+    snprintf(text, room, "the network's output is %s%s, by %s%s", shape_text(&n->output, shape), rows, title,
+             of_places ? ", in which dimension 1 is that of the classes: of (N, T, C) say x:flatten(0, 1)" : "");
 }
 
 int64_t network_parameters(const Network *n) { return n->elements; }

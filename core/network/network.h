@@ -27,7 +27,8 @@ typedef struct Value {
     Shape shape;      /* dimension 0 is the batch */
     int64_t order[3]; /* (C, H, W) where it is stored as H, W, C: features of a flattened image, or (N, C, L) with H = 1;
                        * zeros: PyTorch's order, or an image, which is channels-last anyway */
-    bool input;       /* the network's input as it comes: an Embedding can read it as indices */
+    int input;        /* 1 + the number of the network's input that it is as it comes: an Embedding can read that as
+                       * indices; 0: none */
     bool param;       /* a parameter by itself, which tensor operations read */
     bool labels;      /* the labels of a loss: whole numbers, which gather alone reads */
     bool positions;   /* 0, 1, 2 ... (Arange), which Compare alone reads; no buffer of memtide's step holds them */
@@ -56,13 +57,13 @@ typedef struct Layer {
     int n_in;                /* how many inputs; 1 but for containers and layers of role m */
     union {                  /* the inputs, set by network_infer; the first has names of its own */
         Value ins[LAYER_IN];
-        struct { Shape in; int64_t in_order[3]; bool in_is_input, in_is_param, in_is_labels,
-                 in_is_positions, in_is_mask, in_rows; };
+        struct { Shape in; int64_t in_order[3]; int in_input; bool in_is_param, in_is_labels, in_is_positions,
+                 in_is_mask, in_rows; };
     };
     union {
         Value output;
-        struct { Shape out; int64_t out_order[3]; bool out_is_input, out_is_param, out_is_labels,
-                 out_is_positions, out_is_mask, out_rows; };
+        struct { Shape out; int64_t out_order[3]; int out_input; bool out_is_param, out_is_labels, out_is_positions,
+                 out_is_mask, out_rows; };
     };
     int *param, n_params, cap_params; /* the Network.params that it reads itself; its children have their own */
 } Layer;
@@ -91,13 +92,23 @@ typedef struct Param {
 /* A second name of a parameter: PyTorch's state_dict has it under both. */
 typedef struct ParamAlias { char name[PARAM_NAME]; int param; } ParamAlias;
 
+/* What a network is given: one value, or several, each under a name. */
+typedef struct Input {
+    char name[LAYER_NAME]; /* "pixels"; "": it is the only one */
+    Shape shape;           /* dimension 0 is the batch, that of all */
+    int64_t indices;       /* it is read as indices below this (an Embedding's rows); 0: as numbers */
+} Input;
+
 typedef struct Network {
     Layer *root;
     Layer *loss[LAYER_IN]; /* CrossEntropyLoss ...: one for each output of the root, or none at all */
     int n_losses;
-    Shape input, output;   /* dimension 0 is the batch; output: the first one */
+    Input inputs[LAYER_IN];
+    int n_inputs;
+    int64_t batch;
+    Shape output;          /* dimension 0 is the batch; the first one */
     int64_t targets;       /* labels or numbers per sample; 0: there is no loss */
-    int64_t indices;       /* the input is read as indices below this (an Embedding's rows); 0: as numbers */
+    int class_dim;         /* the output's dimension that has the classes, where targets are labels; else 0 */
     Param *params;         /* parameters and buffers, in PyTorch's order */
     int n_params, cap_params;
     ParamAlias *aliases;
@@ -125,16 +136,17 @@ const char *layer_spec(const char *kind);
 /* The i-th kind's name, NULL past the end; *role: see layers.def. */
 const char *layer_kind_name(int i, char *role);
 
-/* Takes the tree and n losses, at most LAYER_IN, also on failure, and infers all shapes for inputs of shape `input`
- * (batch first). ERR_SCRIPT names the layer's path and line, the expected and the found shape; ERR_HOST_MEMORY. */
-int network_new(Layer *root, Layer *const *losses, int n, const Shape *input, Network **out, Err *e);
+/* Takes the tree and n losses, at most LAYER_IN, also on failure, and infers all shapes for the inputs, at most LAYER_IN,
+ * whose shapes and names are given. ERR_SCRIPT names the layer's path and line, the expected and the found shape;
+ * ERR_HOST_MEMORY. */
+int network_new(Layer *root, Layer *const *losses, int n, const Input *inputs, int n_inputs, Network **out, Err *e);
 void network_free(Network *n);
 /* The number of elements of all parameters; of those that are not trained. Buffers do not count. */
 int64_t network_parameters(const Network *n);
 int64_t network_frozen(const Network *n);
 /* The output's shape, and the layer that decides how many rows a batch becomes: for messages about targets. */
 void network_output_text(const Network *n, char *text, size_t room);
-enum { NETWORK_OUTPUT = LAYER_PATH + LAYER_WHERE + 160 }; /* enough room for it */
+enum { NETWORK_OUTPUT = LAYER_PATH + LAYER_WHERE + 288 }; /* enough room for it */
 /* The parameter that has that name, as its first or as a second one; -1: there is none. */
 int network_find_param(const Network *n, const char *name);
 /* The name of parameter i: a NameOf, for n->names. */

@@ -1,7 +1,10 @@
 /* Gradient accumulation: the body runs `accumulate` times, once on each micro-batch. Gradients and losses are summed up
  * in fp32 buffers that live through all of them; the update runs once. The batch's mean is the mean of the
  * micro-batches' means, so each micro-batch's loss is divided by their number, as training loops do by hand. A loss
- * with reduction = "sum" is not divided: sums add up. */
+ * with reduction = "sum" is not divided: sums add up.
+ *
+ * Where a script runs the parts of a step one by one, it says itself how often the body runs: gradients are then sums
+ * that persist, and each loss is its own. */
 #include <assert.h>
 #include <string.h>
 
@@ -11,7 +14,7 @@ static bool is_loss(OpKind k) {
     return k == OP_cross_entropy || k == OP_element_loss || k == OP_cross_entropy_dx || k == OP_element_loss_dx;
 }
 
-/* Emits the sum of `part` over the micro-batches. Returns the sum's buffer, which takes part's name and roles; `part`
+/* Emits the sum of `part` over the micro-batches, or over all runs of the body. Returns the sum's buffer, which takes part's name and roles; `part`
  * becomes "<name>.micro". */
 static int sum_up(Program *p, int part, const char *path) {
     char name[BUF_NAME];
@@ -29,7 +32,8 @@ static int sum_up(Program *p, int part, const char *path) {
     sum->param = b->param;
     sum->keep = b->keep;
     sum->loss = b->loss;
-    sum->carried = true;
+    if (p->parts) sum->kind = BUF_PERSISTENT;
+    else sum->carried = true;
     b->keep = b->loss = false;
     return acc;
 }
@@ -38,8 +42,9 @@ static int sum_up(Program *p, int part, const char *path) {
  * the update will read. */
 int pass_accumulate(Program *p, Compile *c) {
     int times = c->settings->accumulate;
-    if (times <= 1 || c->settings->eval) return OK;
-    assert(!p->updates && p->body_end == p->n_ops);
+    if ((times <= 1 && !c->settings->parts) || c->settings->eval) return OK;
+    assert(!p->updates && p->body_end == p->n_ops && (times == 1 || !c->settings->parts));
+    p->parts = c->settings->parts;
     Rewriter r;
     for (const Op *old = rewrite_begin(&r, p); old; old = rewrite_next(&r)) {
         Op *op = rewrite_put(p, old);
@@ -47,7 +52,7 @@ int pass_accumulate(Program *p, Compile *c) {
         EACH_OUT(old, k) {
             int b = old->out[k], param = p->bufs[b].param;
             int *grad = param >= 0 && p->params[param].grad == b ? &p->params[param].grad : NULL;
-            if (!grad && !p->bufs[b].loss) continue;
+            if (!grad && (p->parts || !p->bufs[b].loss)) continue;
             int sum = sum_up(p, b, old->path);
             if (grad) *grad = sum;
             if (p->loss == b) p->loss = sum;

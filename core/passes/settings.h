@@ -186,6 +186,7 @@ typedef struct Settings {
     char scope[32];          /* the names of the program's own counters begin with it, so that programs with optimizers
                               * of their own can share parameters; "": with nothing */
     bool keep_output, keep_gradients; /* they can be read after a step */
+    bool parts; /* forward, backward and update can run one by one; then accumulate is 1 */
 } Settings;
 
 /* The defaults of settings.def, offload_least 4 KiB, and PyTorch's loss scaler. */

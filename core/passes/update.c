@@ -90,10 +90,9 @@ static void state_op(Program *p, OpKind kind, int gradient, const Settings *s) {
     if (kind == OP_scale_update) op->attr.scaler = s->scaler;
 }
 
-/* Does the update depend on the step number? Adam's corrections, a formula that asks for it and a
- * learning rate that decays do. So does
- * dampening, which PyTorch leaves out in the first step; without dampening, momentum that starts at zero gives
- * PyTorch's values. */
+/* Does the update depend on the step number? Adam's corrections, a formula that asks for it and a learning rate that
+ * decays do. So does dampening, which PyTorch leaves out in the first step; without dampening, momentum that starts at
+ * zero gives PyTorch's values. */
 static bool is_counted(const Optimizer *o) {
     bool always = !op_info(optimizer_op(o, NULL))->in[1].optional || formula_counts(&o->formula); /* "state" */
     return always || (o->rule.momentum != 0.0f && o->rule.dampening != 0.0f) || o->rule.lr_decay != 0.0f;

@@ -50,7 +50,7 @@ static int check_reads(const Check *c, const Op *op) {
         int b = op->in[k];
         if (!c->made[b]) return bad(c, "reads a buffer that no op before it has written", b);
         if (c->current[program_root(p, b)] != c->content[b]) return bad(c, "reads storage that was overwritten", b);
-        if (p->micro_batches > 1 && c->op >= p->body_end && p->bufs[b].kind == BUF_TEMP && !p->bufs[b].carried)
+        if ((p->parts || p->micro_batches > 1) && c->op >= p->body_end && p->bufs[b].kind == BUF_TEMP && !p->bufs[b].carried)
             return bad(c, "reads a temporary of the last micro-batch only", b);
     }
     return OK;

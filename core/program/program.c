@@ -19,7 +19,7 @@ const char *category_name(Category c) {
 Program *program_new(void) {
     Program *p = mem_new(sizeof *p);
     if (!p) return NULL;
-    p->input = p->target = p->output = p->loss = p->state = p->lr = p->calls = NO_BUF;
+    p->target = p->output = p->loss = p->state = p->lr = p->calls = NO_BUF;
     p->micro_batches = 1;
     return p;
 }

@@ -91,13 +91,15 @@ typedef struct Program {
     int body_end;      /* n_ops until the update pass */
     int forward_end;   /* ops [0, forward_end) are forward and loss; the rest of the body is backward */
     int micro_batches; /* how often the body runs in a step */
-    int input, target, output, loss; /* buffers; target and loss (the output's) may be NO_BUF in evaluation */
+    int inputs[OP_IN], n_inputs;
+    int target, output, loss; /* buffers; target and loss (the output's) may be NO_BUF in evaluation */
     int state;         /* the StepState buffer, NO_BUF until program_state makes it */
     int lr;            /* the learning rate (fp32) if it can change between steps, else NO_BUF (pass update) */
     Formula formula;   /* of its formula ops (set by the update pass) */
     int calls;         /* counts the micro-batches that random numbers were drawn for; NO_BUF until program_calls */
     char scope[32];    /* a setting: the prefix of the names of state, lr, grad_square and constants */
     bool graph;        /* a run may record the step and replay it (a setting) */
+    bool parts;        /* forward, backward and update can run one by one: gradients persist, and sum up (a setting) */
     bool updates;      /* it changes parameters: set by the update pass */
     bool masters;      /* 16-bit parameters have an fp32 master copy (set by the precision pass) */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */

@@ -97,6 +97,8 @@ static int load(Runtime *r, Loaded *l, const Program *p, Err *e) {
     l->section[SECTION_FIRST] = (Section){0, p->micro_batches == 1 ? p->n_ops : p->body_end, false, NULL};
     l->section[SECTION_LATER] = (Section){0, p->body_end, false, NULL};
     l->section[SECTION_UPDATE] = (Section){p->body_end, p->n_ops, false, NULL};
+    l->section[SECTION_FORWARD] = (Section){0, p->forward_end, false, NULL};
+    l->section[SECTION_BACKWARD] = l->section[SECTION_BACKWARD_MORE] = (Section){p->forward_end, p->body_end, false, NULL};
     if (p->n_ops == 0) return err_set(e, ERR_SCRIPT, "the network has nothing to compute");
     int code = placement_build(p, r->device->table->alignment, &l->place, e);
     if (code) return code;

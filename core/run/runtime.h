@@ -7,8 +7,8 @@
 
 typedef struct Runtime Runtime;
 
-/* Fills the values of one micro-batch: x has the input's shape, t the target's (NULL: there is none), in PyTorch's
- * order, fp32 (labels: int32). step counts updates, micro the micro-batches of a step, from 0. Returns an ErrCode. */
+/* Fills the values of one micro-batch: x the inputs, one after the other, t the target (NULL: there is none), each in its
+ * shape in PyTorch's order, fp32 (labels: int32). step counts updates, micro the micro-batches of a step, from 0. Returns an ErrCode. */
 typedef int FeedFn(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e);
 
 typedef struct StepResult {
@@ -32,6 +32,11 @@ int runtime_close_checked(Runtime *r, Err *e);
  * with this feed, which may then be asked for its first micro-batch while the device works. ERR_OOM and errors of the
  * device name the op; after an error the step's memory is given back. ERR_SCRIPT: a label or index is out of bounds. */
 int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e);
+/* A part of a step of program `which`, which was compiled for that. FORWARD takes the values of a batch and gives the
+ * loss; BACKWARD comes after it, once, and makes the gradients (fresh) or adds to them; UPDATE takes them. What another
+ * step or a forward pass does between FORWARD and BACKWARD takes the place of what the latter would read: ERR_SCRIPT. */
+typedef enum StepPart { PART_FORWARD, PART_BACKWARD, PART_UPDATE } StepPart;
+int runtime_part(Runtime *r, int which, StepPart part, bool fresh, FeedFn *feed, void *arg, StepResult *out, Err *e);
 const Ledger *runtime_ledger(const Runtime *r);
 /* Bytes of host memory that the programs offload to (pinned, on a GPU). The ledger counts the device's only. */
 size_t runtime_host_bytes(const Runtime *r);

@@ -85,57 +85,70 @@ static int check_labels(const Program *p, const int32_t *t, Err *e) {
     return OK;
 }
 
-/* Turns an input of indices, which a feed gives as numbers, into int32 in place, and checks that every Embedding has a
- * row for each. */
-static int check_indices(const Program *p, void *values, Err *e) {
-    const Buf *input = &p->bufs[p->input];
+/* Turns input k if it is of indices, which a feed gives as numbers, into int32 in place, and checks that every Embedding
+ * that reads it has a row for each. */
+static int check_indices(const Program *p, int k, void *values, Err *e) {
+    const Buf *input = &p->bufs[p->inputs[k]];
     int64_t rows = INT64_MAX, n = shape_elements(&input->shape);
     if (input->dtype != DT_I32) return OK;
     for (int i = 0; i < p->forward_end; i++)
-        if (p->ops[i].kind == OP_embedding) rows = min_i64(rows, p->bufs[p->ops[i].in[1]].shape.dim[0]);
+        if (p->ops[i].kind == OP_embedding && p->ops[i].in[0] == p->inputs[k]) rows = min_i64(rows, p->bufs[p->ops[i].in[1]].shape.dim[0]);
     for (int64_t i = 0; i < n; i++) {
         float x = ((const float *)values)[i];
         int32_t index = x >= 0 && x < (float)INT32_MAX ? (int32_t)x : -1;
         if (index < 0 || (float)index != x || index >= rows)
-            return err_set(e, ERR_SCRIPT, "input %lld is %g: expected an index below %lld, the rows of nn.Embedding",
-                           (long long)i, (double)x, (long long)rows);
+            return err_set(e, ERR_SCRIPT, "%s %lld is %g: expected an index below %lld, the rows of nn.Embedding",
+                           input->name, (long long)i, (double)x, (long long)rows);
         ((int32_t *)values)[i] = index;
     }
     return OK;
 }
 
-/* The input buffers that the program reads, in the order in which they lie in a stage; returns how many. */
-static int stage_parts(const Loaded *l, int buf[2]) {
-    const int all[2] = {l->p->input, l->p->target};
+/* What a feed fills, inputs and target, in their order: each buffer with its values. */
+typedef struct Fed { int buf; char *values; } Fed;
+
+static int fed_values(const Loaded *l, Fed all[OP_IN + 1]) {
+    const Program *p = l->p;
+    char *at = l->values;
     int n = 0;
-    for (int k = 0; k < 2; k++)
-        if (all[k] != NO_BUF && l->life[all[k]].used) buf[n++] = all[k];
+    for (int k = 0; k <= p->n_inputs; k++) {
+        const int b = k < p->n_inputs ? p->inputs[k] : p->target;
+        if (b == NO_BUF) continue;
+        all[n++] = (Fed){b, at};
+        at += (size_t)shape_elements(&p->bufs[b].shape) * 4;
+    }
     return n;
 }
 
 int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t micro, FeedFn *feed, void *arg, Err *e) {
     const Program *p = l->p;
-    char *x = l->values, *t = NULL, *to = l->stage[l->next_stage];
-    int buf[2], n = stage_parts(l, buf);
+    char *to = l->stage[l->next_stage];
+    Fed fed[OP_IN + 1];
+    const int n = fed_values(l, fed);
+    char *t = n > p->n_inputs ? fed[p->n_inputs].values : NULL;
     assert(!l->staged); /* the next stage is empty */
-    if (p->target != NO_BUF) t = x + (size_t)shape_elements(&p->bufs[p->input].shape) * 4;
     int code = r->device->table->sent(r->device, l->next_stage, e);
-    if (!code) code = feed(arg, step, micro, (float *)(void *)x, t, e);
-    if (!code) code = check_indices(p, x, e);
+    if (!code) code = feed(arg, step, micro, l->values, t, e);
+    for (int k = 0; k < p->n_inputs && !code; k++) code = check_indices(p, k, fed[k].values, e);
     if (!code) code = check_labels(p, (const int32_t *)(const void *)t, e);
     for (int k = 0; k < n && !code; k++) {
-        view_pack(&p->bufs[buf[k]], buf[k] == p->input ? x : t, to);
-        to += align_up(p->bufs[buf[k]].bytes, STAGE_ALIGNMENT);
+        if (!l->life[fed[k].buf].used) continue;
+        view_pack(&p->bufs[fed[k].buf], fed[k].values, to);
+        to += align_up(p->bufs[fed[k].buf].bytes, STAGE_ALIGNMENT);
     }
     return code;
 }
 
 int runtime_send(Runtime *r, Loaded *l, Err *e) {
     const char *from = l->stage[l->next_stage];
-    int buf[2], n = stage_parts(l, buf), code = OK;
+    Fed fed[OP_IN + 1];
+    const int n = fed_values(l, fed);
+    int code = OK;
     for (int k = 0; k < n && !code; k++) {
-        size_t bytes = l->p->bufs[buf[k]].bytes;
-        code = r->device->table->send(r->device, l->next_stage, runtime_data(r, l, buf[k]), from, bytes, e);
+        const int b = fed[k].buf;
+        size_t bytes = l->p->bufs[b].bytes;
+        if (!l->life[b].used) continue;
+        code = r->device->table->send(r->device, l->next_stage, runtime_data(r, l, b), from, bytes, e);
         from += align_up(bytes, STAGE_ALIGNMENT);
     }
     l->next_stage = (l->next_stage + 1) % SEND_SLOTS;

@@ -20,8 +20,11 @@ typedef struct Kept { int buf; void *bytes; } Kept;
 
 /* Ops [from, to), which the device runs without waiting for the host. With one micro-batch, SECTION_FIRST is the whole
  * step; with several it is the body in the first one, SECTION_LATER the body in each later one, and SECTION_UPDATE what
- * runs once per step. */
-enum { SECTION_FIRST, SECTION_LATER, SECTION_UPDATE, SECTIONS };
+ * runs once per step. A step in parts: FORWARD, BACKWARD where gradients are as new, BACKWARD_MORE where they sum up,
+ * and UPDATE. */
+enum {
+    SECTION_FIRST, SECTION_LATER, SECTION_UPDATE, SECTION_FORWARD, SECTION_BACKWARD, SECTION_BACKWARD_MORE, SECTIONS
+};
 typedef struct Section {
     int from, to;
     bool warm;    /* it has run, so the device has loaded what it needs, and it may be recorded */
@@ -44,7 +47,7 @@ typedef struct Loaded {
     Kept *kept;
     int n_kept;
     Section section[SECTIONS];
-    void *values;            /* what a feed fills: the input, then the target, 4 bytes per element */
+    void *values;            /* what a feed fills: the inputs, then the target, 4 bytes per element */
     void *stage[SEND_SLOTS]; /* the input buffers' own bytes, on their way to the device */
     size_t stage_bytes;
     int next_stage;   /* the stage to fill next */
@@ -67,6 +70,8 @@ struct Runtime {
     size_t host_bytes;
     Loaded *loaded;
     int n_loaded;
+    Loaded *in_parts;  /* whose step runs in parts, and has memory from the parts before; NULL: none */
+    bool forward_ran;  /* ... and its backward pass can run */
 };
 
 /* Where buffer `b` of program `l` lies at this moment; the device's address unless the buffer is on the host. */

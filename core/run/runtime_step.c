@@ -122,29 +122,102 @@ static int finish_step(Runtime *r, Loaded *l, FeedFn *ahead, void *arg, double *
     return code;
 }
 
-int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e) {
-    assert(which >= 0 && which < r->n_loaded);
-    Loaded *l = &r->loaded[which];
-    StepResult result = {0, 0, false};
+/* The memory of a step goes back, also of one that has failed. */
+static void drop_step(Runtime *r, Loaded *l) {
+    for (int b = 0; b < l->p->n_bufs; b++) allocator_put(r->alloc, &l->block[b]);
+}
+
+static void end_parts(Runtime *r) {
+    if (r->in_parts) drop_step(r, r->in_parts);
+    r->in_parts = NULL;
+    r->forward_ran = false;
+}
+
+static float loss_of(const Loaded *l) {
+    float sum = 0;
+    for (int i = 0; i < l->n_kept; i++) {
+        float loss = 0;
+        if (l->p->bufs[l->kept[i].buf].loss) memcpy(&loss, l->kept[i].bytes, sizeof loss);
+        sum += loss;
+    }
+    return sum;
+}
+
+/* A whole step, or its part. */
+typedef int StepFn(Runtime *r, Loaded *l, FeedFn *feed, void *arg, bool more, double *seconds, Err *e);
+
+/* With `run`, which makes the update: whether the loss scaler has left it out. */
+static int run_scaled(Runtime *r, Loaded *l, StepFn *run, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e) {
     StepState before = {0, 0, 0, 0}, after = {0, 0, 0, 0};
     bool scaling = l->p->loss_scaling && !r->device->table->dry;
     void *state = scaling ? runtime_data(r, l, l->p->state) : NULL;
     int code = scaling ? r->device->table->download(r->device, &before, state, sizeof before, e) : OK;
-    if (!code) code = run_step(r, l, feed, arg, e);
-    if (!code) code = finish_step(r, l, more ? feed : NULL, arg, &result.seconds, e);
+    if (!code) code = run(r, l, feed, arg, more, &out->seconds, e);
     if (!code && scaling) code = r->device->table->download(r->device, &after, state, sizeof after, e);
     r->ledger.mark = -1;
-    if (code) { /* the step's memory goes back */
-        for (int b = 0; b < l->p->n_bufs; b++) allocator_put(r->alloc, &l->block[b]);
+    out->skipped = scaling && after.step == before.step;
+    if (!code && l->p->updates) r->updates++;
+    return code;
+}
+
+static int whole_step(Runtime *r, Loaded *l, FeedFn *feed, void *arg, bool more, double *seconds, Err *e) {
+    int code = run_step(r, l, feed, arg, e);
+    return code ? code : finish_step(r, l, more ? feed : NULL, arg, seconds, e);
+}
+
+int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e) {
+    assert(which >= 0 && which < r->n_loaded);
+    Loaded *l = &r->loaded[which];
+    StepResult result = {0, 0, false};
+    end_parts(r);
+    int code = run_scaled(r, l, whole_step, feed, arg, more, &result, e);
+    if (code) {
+        drop_step(r, l);
         return code;
     }
-    result.skipped = scaling && after.step == before.step;
-    for (int i = 0; i < l->n_kept; i++) {
-        float loss = 0;
-        if (l->p->bufs[l->kept[i].buf].loss) memcpy(&loss, l->kept[i].bytes, sizeof loss);
-        result.loss += loss;
-    }
-    if (l->p->updates) r->updates++;
+    result.loss = loss_of(l);
     if (out) *out = result;
+    return OK;
+}
+
+/* ---- a step in parts */
+
+/* The section, with what begins and ends around it; nothing, where it has no ops. */
+static int run_part(Runtime *r, Loaded *l, int which, uint32_t micro, FeedFn *feed, void *arg, double *seconds, Err *e) {
+    const Section s = l->section[which];
+    if (s.from == s.to) return OK;
+    int code = begin_op(r, l, s.from, e);
+    if (!code) code = feed_micro(r, l, 0, feed, arg, e);
+    if (!code) code = run_section(r, l, which, micro, true, e);
+    if (!code && feed && !r->device->table->dry) code = runtime_save_kept(r, l, e);
+    if (!code) code = r->device->table->elapsed(r->device, seconds, e);
+    if (!code) end_op(r, l, s.to - 1, true);
+    return code;
+}
+
+static int update_part(Runtime *r, Loaded *l, FeedFn *feed, void *arg, bool more, double *seconds, Err *e) {
+    (void)more;
+    return run_part(r, l, SECTION_UPDATE, 0, feed, arg, seconds, e);
+}
+
+int runtime_part(Runtime *r, int which, StepPart part, bool fresh, FeedFn *feed, void *arg, StepResult *out, Err *e) {
+    assert(which >= 0 && which < r->n_loaded && r->loaded[which].p->parts);
+    Loaded *l = &r->loaded[which];
+    StepResult result = {0, 0, false};
+    int code = OK;
+    if (part == PART_BACKWARD && (r->in_parts != l || !r->forward_ran))
+        return err_set(e, ERR_SCRIPT, "backward: no forward pass has run since the last backward pass, or a step or an "
+                                      "evaluation ran between them");
+    if (r->in_parts != l || part == PART_FORWARD) end_parts(r);
+    r->in_parts = l;
+    r->forward_ran = part == PART_FORWARD;
+    if (part == PART_FORWARD) code = run_part(r, l, SECTION_FORWARD, 0, feed, arg, &result.seconds, e);
+    else if (part == PART_UPDATE) code = run_scaled(r, l, update_part, NULL, NULL, false, &result, e);
+    else code = run_part(r, l, fresh ? SECTION_BACKWARD : SECTION_BACKWARD_MORE, !fresh, NULL, NULL, &result.seconds, e);
+    r->ledger.mark = -1;
+    if (code || part == PART_UPDATE) end_parts(r);
+    if (code) return code;
+    result.loss = loss_of(l);
+    *out = result;
     return OK;
 }

@@ -102,4 +102,7 @@ is "$status $(columns all.csv status device | sort | uniq -c | tr -s ' ')" "0  6
 memtide run net.lua --devices cuda:0,cuda:0 --csv all.csv
 has "$err" "6 of 6 cells were in all.csv already" "two workers resume what one has done"
 
+out=$(cd "$ROOT" && PARTS_DEVICE=cuda:0 "$MEMTIDE" tests/lua/t_parts.lua 2>&1)
+is "$(echo "$out" | grep -v '^ok ')" "1..$(echo "$out" | grep -c '^ok ')" "a step in parts is what it is on the CPU"
+
 finish

@@ -20,6 +20,11 @@ memtide run net.lua --csv net.csv
 is "$status $(cut -d, -f1 net.csv | wc -l)" "0 5" "the sweep of the script runs"
 memtide predict net.lua --set framework=pytorch --set precision=fp32 -q --json
 has "$out" '"status":"predicted"' "and is predicted as PyTorch's step"
+memtide import --description "$HERE/two.json" -o two.lua
+has "$(cat two.lua)" "forward = function(self, input_ids, pixel_values)" "two inputs are forward's arguments"
+has "$(cat two.lua)" "input = {input_ids = {7, tokens = 50}, pixel_values = {3, 8, 8}}, classes = 5" "... and inputs of the experiment"
+memtide run two.lua --csv two.csv -q
+is "$status $(cut -d, -f1 two.csv | wc -l)" "0 5" "... which runs"
 memtide import --description "$HERE/unknown.json"
 is "$status" 69 "what memtide cannot say is an error"
 has "$err" "models.py:65: torch.cumsum, 3 times; gives 12 numbers of each sample" "... with its line, how often, and how large it is"
@@ -37,8 +42,6 @@ memtide import --description "$HERE/net.json" --check
 has "$status $err" "2 memtide: import: --check: expected MODULE:NAME" "--check needs a model"
 memtide import models.py:Net --input 3,x
 has "$status $err" '2 memtide: --input: expected the shape of one sample such as 3,224,224' "a broken shape"
-memtide import models.py:Net --input 4 --input 4
-has "$status $err" "2 memtide: import: --input: a network has one input here, found 2" "two inputs"
 memtide import models.py:Net --python nowhere
 has "$status $err" "66 memtide: there is no program nowhere" "a Python that is not there"
 memtide import models.py:Net extra
@@ -76,6 +79,12 @@ if [ $with_torch = 0 ]; then
         1 "... and the same gradients"
     memtide predict again.lua -q
     is "$status" 0 "the script names its weights, which fit"
+fi
+python_says "models.py:Two --input 7:int64:50 --input 3,8,8 -o again.lua --check" 0 "" "a model of two inputs"
+if [ $with_torch = 0 ]; then
+    is "$(sed '/^--/d; s/"Two"/"two"/g' again.lua)" "$(sed /^--/d two.lua)" "the same as of its description"
+    is "$(printf '%s\n' "$err" | sed -n 's/.*loss: .*difference \([0-9.e-]*\)$/\1/p' | awk '{ print $1 < 1e-5 }')" 1 \
+        "a step in both has the same loss"
 fi
 python_says "models.py:Branch --input 4" 65 "forward asks for a tensor's numbers (a branch on data?)" "a branch on data"
 python_says "models.py:Pair --input 4" 65 "TypeError: " "a forward that wants two values"

@@ -95,15 +95,15 @@ static void lockstep_close(Lockstep *l) {
 static void feed(Lockstep *l, uint32_t step, uint32_t micro) {
     const Program *p = l->p;
     Err e;
-    float *x = must(malloc((size_t)shape_elements(&p->bufs[p->input].shape) * 4));
+    float *x = must(malloc((size_t)shape_elements(&p->bufs[p->inputs[0]].shape) * 4));
     void *t = must(malloc((size_t)shape_elements(&p->bufs[p->target].shape) * 4));
     net_feed(l->p, step, micro, x, t, &e);
-    if (p->bufs[p->input].dtype == DT_I32) /* indices come as numbers */
-        for (int64_t i = 0; i < shape_elements(&p->bufs[p->input].shape); i++) {
+    if (p->bufs[p->inputs[0]].dtype == DT_I32) /* indices come as numbers */
+        for (int64_t i = 0; i < shape_elements(&p->bufs[p->inputs[0]].shape); i++) {
             int32_t index = (int32_t)x[i];
             memcpy(&x[i], &index, sizeof index);
         }
-    view_pack(&p->bufs[p->input], x, l->storage[program_root(p, p->input)]);
+    view_pack(&p->bufs[p->inputs[0]], x, l->storage[program_root(p, p->inputs[0])]);
     view_pack(&p->bufs[p->target], t, l->storage[program_root(p, p->target)]);
     free(x);
     free(t);

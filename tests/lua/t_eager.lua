@@ -148,8 +148,8 @@ end
 local function attention(width, heads) return ATTENTION:format(width, heads, width) end
 
 -- The op of attention that is predicted
-local function kernel(width, heads, precision, chosen, card)
-  local found, message = predicted(SCRIPT:format(attention(width, heads), 5, 24, precision, chosen, card))
+local function kernel(model, precision, chosen, card)
+  local found, message = predicted(SCRIPT:format(model, 5, 24, precision, chosen, card))
   for _, event in ipairs(found or {}) do
     local name = event.text:match "aten::_scaled_dot_product_(%l+)_attention"
     if name then return name end
@@ -169,6 +169,21 @@ refused("as many heads of keys as of queries", "memory-efficient, grouped, in 2.
   'attention = "memory_efficient", version = "2.6"')
 refused("at most 128, or 256 on Hopper", "cuDNN's of 136 features on an A100", attention(136, 4), "amp_bf16", 'attention = "cudnn"')
 refused("not predicted for version 2.6", "cuDNN's in 2.6", attention(8, 4), "amp_bf16", 'attention = "cudnn", version = "2.6"')
+local MASKED = [[nn.Graph{q = nn.Linear(24, 32), %s forward = function(self, x)
+  local q = self.q(x)
+  return nn.scaled_dot_product_attention(q, q, q, %s{num_heads = 4, is_causal = true, %s})
+end}]]
+
+-- Steps of 5; bias: a layer that is one, as text, or nil
+local function masked(bias, option)
+  return MASKED:format(bias and "bias = " .. bias .. "," or "", bias and "self.bias, " or "", option or "")
+end
+local BIAS = "nn.Parameter{5, 5}"
+refused("flash attention takes no mask", "flash with a bias", masked(BIAS), "amp_bf16", 'attention = "flash"')
+refused("flash attention takes no mask", "flash with a window", masked(nil, "window = 5"), "amp_bf16", 'attention = "flash"')
+refused("a mask of 2 or 4 dimensions without a gradient", "cuDNN's with a bias that is trained", masked(BIAS), "amp_bf16",
+  'attention = "cudnn"', "h100")
+
 refused("attention: expected one of default flash memory_efficient cudnn math, found fast", "an unknown one", attention(8, 4),
   "fp32", 'attention = "fast"')
 refused("version 1.13 is not known: expected one of 2.6, 2.15", "an unknown version", attention(8, 4), "fp32", 'version = "1.13"')
@@ -184,21 +199,44 @@ for _, case in ipairs{
   {"efficient", 6, 4, "fp32", "", "t4", "6 features in fp32 on a T4"}, {"math", 6, 4, "fp32", "", "a100-80gb", "... on an A100"},
   {"flash", 200, 4, "amp_bf16", "", "a100-80gb", "200 features"},
   {"efficient", 200, 4, "amp_bf16", "", "rtx4090", "... on a 4090, in training"}} do
-  tap.is(kernel(table.unpack(case, 2, 6)), case[1], "attention: " .. case[7])
+  tap.is(kernel(attention(case[2], case[3]), table.unpack(case, 4, 6)), case[1], "attention: " .. case[7])
+end
+for _, case in ipairs{
+  {"efficient", BIAS, "", "amp_bf16", "a100-80gb", "a bias in 16 bits"}, {"efficient", BIAS, "", "fp32", "a100-80gb", "... in fp32"},
+  {"efficient", BIAS, "", "amp_bf16", "h100", "... on Hopper, which is trained"},
+  {"cudnn", "nn.Frozen(nn.Parameter{5, 5})", "", "amp_bf16", "h100", "... which is not"},
+  {"efficient", "nn.Frozen(nn.Parameter{4, 5, 5})", "", "amp_bf16", "h100", "... of 3 dimensions"},
+  {"efficient", nil, "window = 5", "amp_bf16", "a100-80gb", "a window"}, {"cudnn", nil, "window = 5", "amp_bf16", "h100", "... on Hopper"},
+  {"flash", nil, "window = 6", "amp_bf16", "a100-80gb", "... that has more places than there are keys"},
+  {"math", nil, "softcap = 3", "amp_bf16", "a100-80gb", "a cap"}} do
+  tap.is(kernel(masked(case[2], case[3]), case[4], "", case[5]), case[1], "attention with a mask: " .. case[6])
 end
 
 refused("expected q, k and v by Linear", "a LlamaAttention that is none", [[nn.Graph{a = nn.Linear(24, 24),
   listing = "LlamaAttention", forward = function(self, x) return self.a(x) end}]], "fp32", "")
+local LLAMA = [[
+local mt = require "memtide"
+local nn = mt.nn
+local attention = nn.Graph{q = nn.Linear(24, 24), k = nn.Linear(24, 24), v = nn.Linear(24, 24), o = nn.Linear(24, 24),
+  turn = nn.RotaryPositionalEmbeddings(6, {interleaved = false}), listing = "LlamaAttention", forward = function(self, x)
+    local q, k, v = self.q(x), self.k(x), self.v(x)
+    return self.o(nn.scaled_dot_product_attention(self.turn(q), self.turn(k), v, {num_heads = 4, is_causal = true, %s}))
+  end}
+return mt.experiment{name = "llama", input = {5}, loss = nn.MSELoss(), batch = 2, optimizer = mt.optim.SGD{lr = 1},
+  device = "pytorch:a100-80gb", model = nn.Graph{embed = nn.Embedding(9, 24), attention = attention, listing = "LlamaModel",
+    forward = function(self, x) return self.attention(self.embed(x)) end}}]]
+tap.ok(predicted(LLAMA:format "window = 6"), "a LlamaAttention whose window leaves out no key")
+for _, option in ipairs{"window = 5", "softcap = 3"} do
+  local found, message = predicted(LLAMA:format(option))
+  tap.ok(not found, "a LlamaAttention with " .. option)
+  tap.has(message or "", "their attention without a window or a cap", "... with its reason")
+end
 refused("expected an Embedding first", "a LlamaModel that is none", [[nn.Graph{a = nn.Linear(24, 24), listing = "LlamaModel",
   forward = function(self, x) return self.a(x) end}]], "fp32", "")
 refused("expected elementwise_affine = true", "a LlamaRMSNorm without a weight",
   [[nn.RMSNorm(24, {elementwise_affine = false, listing = "LlamaRMSNorm"})]], "fp32", "")
 
 -- All that a script of memtide may say and PyTorch's step has not, or is not known of; other layers and losses are predicted
-local function scored(option)
-  return "nn.Graph{q = nn.Linear(24, 24), forward = function(self, x) local q = self.q(x):unflatten(1, {4, 6}) " ..
-    "return nn.scaled_dot_product_attention(q, q, q, {num_heads = 2, " .. option .. "}) end}"
-end
 local CHAIN = "nn.Sequential{nn.Linear(24, 8), nn.ReLU(), nn.Linear(8, 4)}"
 local REFUSALS = {
   {"expected a precision that PyTorch has", 'precision = "master_bf16"'},
@@ -208,8 +246,6 @@ local REFUSALS = {
   {"expects one nn.Sequential", 'checkpoint = "sqrt"', "nn.Graph{a = nn.Linear(24, 4), forward = function(self, x) return self.a(x) end}"},
   {"the first segment's weights get no gradients", 'checkpoint = "sqrt", pytorch = {use_reentrant = true}'},
   {'expected offload = "none" or "all"', 'offload = "1MB"'},
-  {"attention with a window, a cap or a bias is not predicted", "", scored "is_causal = true, window = 2"},
-  {"attention with a window, a cap or a bias is not predicted", "", scored "softcap = 3"},
   {'expected checkpoint = "none" with offload = "all"', 'offload = "all", checkpoint = "sqrt"'},
   {"8-bit optimizers are not predicted", "optimizer = optim.Adam8bit{}"},
   {"8-bit optimizers are not predicted", "optimizer = optim.AdamW8bit{}"},

@@ -109,11 +109,15 @@ for kind = 1, 2 do
   cell.build(both[kind])
   tap.is(cell.id(both[kind], "run"):match "[^-]*$", id{data = drawn(kind)}:match "[^-]*$",
     "a dataset that a function makes is hashed as one that is given")
-  local dataset = both[kind].values.data
+  local left = setmetatable({both[kind].values.data}, {__mode = "v"})
   cell.release(both[kind])
-  tap.is(tostring(dataset), "memtide.Dataset (closed)", "it is closed with its cell")
+  tap.is(left[1], nil, "it is dropped with its cell")
   tap.is(both[kind].values.data, made.data, "and made again by the next one")
 end
+local shared = drawn(1)
+local of_shared = cell.build(declare{data = function() return shared end}:cells()[1])
+cell.release(of_shared)
+tap.is(tostring(shared), "memtide.Dataset (open)", "unless the script holds on to it")
 for _, wrong in ipairs{0, function() end} do
   tap.raises("data: expected an open dataset of mt.data, or a function", "a function that returns a " .. type(wrong),
     function() cell.build(declare{data = function() return wrong end}:cells()[1]) end)
@@ -166,8 +170,8 @@ refused("cases[1]: from: expected a word", "a dataset under a name of the script
 local ring = {}
 ring[1] = ring
 refused("cfg: expected a word", "a table that holds itself", {sweep = {{"cfg", {ring}}}})
-refused("one to three whole numbers such as {3, 32, 32} (several inputs are parts of one: x:narrow(1, 0, n)), " ..
-  "found {3, 8, 8, 8}", "a shape of four", {input = {3, 8, 8, 8}})
+refused("found {3, 8, 8, 8}", "a shape of four", {input = {3, 8, 8, 8}})
+refused("one to three whole numbers such as {3, 32, 32}, or such shapes by name", "a shape of none", {input = {}})
 refused("found {4.0}", "a float in a shape", {input = {4.0}})
 refused("data: expected an open dataset of mt.data, or a function of the settings that returns one, found file",
   "a file that is no dataset", {data = io.stdout})

@@ -9,7 +9,7 @@ local model, loss = nn.Linear(3, 2), nn.CrossEntropyLoss()
 local path = os.tmpname()
 
 local trainer <close> = assert(mt.trainer{model = model, input = {3}, loss = loss, optimizer = optim.SGD{lr = 0.1}})
-local network = require "memtide.net.nn".network(model, loss, {1, 3})
+local network = require "memtide.net.nn".network(model, loss, 1, {3})
 local device = core.device "cpu"
 
 -- what is read, and a function that reads it from its argument

@@ -131,6 +131,34 @@ tap.raises('unknown option "attn_mask"', "a mask", nn.ScaledDotProductAttention,
 tap.raises("takes at most 0 arguments", "arguments by position, in front of which PyTorch has a mask",
   nn.ScaledDotProductAttention, 0.5)
 
+-- ---- a bias that is a parameter is trained as what a layer makes of it
+
+local function losses(with_layer, shape)
+  local model = nn.Graph{q = nn.Linear(8, 8), bias = nn.Parameter(shape), order = {"bias", "q"},
+    forward = function(self, y)
+      local q = self.q(y)
+      return F.scaled_dot_product_attention(q, q, q, with_layer and self.bias * 1 or self.bias, {num_heads = 2})
+    end}
+  local program, network = compiled(model, {3, 5, 8}, {optimizer = mt.optim.SGD{lr = 1}})
+  local runtime <close> = assert(core.runtime{programs = {program}})
+  for _, param in ipairs(network:params()) do
+    local count = 1
+    for _, d in ipairs(param.shape) do count = count * d end
+    assert(runtime:write(param.name, wave(count)))
+  end
+  local list = {}
+  for step = 1, 3 do list[step] = assert(runtime:step(1, wave(120), table.move(wave(121), 2, 121, 1, {}))) end
+  return list
+end
+
+for _, shape in ipairs{{5, 5}, {2, 5, 5}, {3, 1, 5, 5}} do
+  local bare = losses(false, shape)
+  tap.ok(same(bare, losses(true, shape)) and bare[1] ~= bare[3], "a bias of " .. #shape .. " dimensions")
+end
+refused(nn.Graph{q = nn.Parameter{2, 7, 8}, forward = function(self, y)
+  return F.scaled_dot_product_attention(self.q, y, y, {num_heads = 2})
+end}, {2, 7, 8}, "expected a query that a layer gives, found a parameter", "a query that is a parameter")
+
 -- ---- what grouped keys save: a layer's memory, by hand
 local function kept(kv_heads)
   local layer = nn.Graph{q = nn.Linear(64, 64, false), k = nn.Linear(64, 8 * kv_heads, false),

@@ -12,7 +12,7 @@ end
 tap.is(table.concat(settings.columns, " "), table.concat(fixed, " "), "settings stand in the order of their columns")
 
 local device <close> = core.device("cpu")
-local network = require "memtide.net.nn".network(mt.nn.Linear(2, 2), mt.nn.MSELoss(), {4, 2})
+local network = require "memtide.net.nn".network(mt.nn.Linear(2, 2), mt.nn.MSELoss(), 4, {2})
 local function compile(name, value) return core.compile(network, {[name] = value}, device) end
 
 for _, row in ipairs(core.settings()) do

@@ -76,6 +76,10 @@ tap.raises("CrossEntropyLoss (tests/lua/t_targets.lua", "2 rows of 3 samples are
 tap.raises("expected as many labels for each of 3 samples, found 2 in all: the network's output is (2, 6), 2 rows of a "
   .. "batch of 3, by layer 0 Reshape", "and the layer is named", rows, 3)
 
+local sequences <close> = assert(mt.trainer{model = nn.Linear(6, 7), input = {5, 6}, batch = 4, loss = nn.CrossEntropyLoss()})
+tap.raises("in which dimension 1 is that of the classes: of (N, T, C) say x:flatten(0, 1)", "logits (N, T, C)",
+  sequences.step, sequences, numbers(4 * 5 * 6, 1), numbers(4 * 5, 1))
+
 -- ---- tokens and pixels
 local gpt = mt.models.GPT{block_size = 8, vocab_size = 11, n_layer = 1, n_head = 2, n_embd = 8}
 local tokens <close> = assert(mt.trainer{model = gpt, input = {8}, batch = 2, loss = nn.CrossEntropyLoss()})

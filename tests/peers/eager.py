@@ -69,8 +69,9 @@ def tuple_of(output):
 def target_shape(case, model):
     """Of y, as the loss wants it of what the model gives"""
     with torch.device(fakegpu.device), torch.no_grad(), without_initialisation():
-        given = torch.empty(case.batch, *case.input, dtype=torch.int64 if case.tokens else torch.float32)
-        shape = tuple_of(case.module()(given))[0].shape
+        given = [torch.empty(case.batch, *shape, dtype=torch.int64 if tokens else torch.float32)
+                 for shape, tokens in case.inputs()]
+        shape = tuple_of(case.module()(*given))[0].shape
     return (shape[0], *shape[2:]) if case.of_classes() else shape
 
 
@@ -158,16 +159,18 @@ def run_case(case, watch=contextlib.nullcontext()):
 
     def forward(x):
         if training and case.settings.get("checkpoint") == "sqrt":
-            return checkpoint_sequential(model, round(len(model) ** 0.5), x, use_reentrant=False)
-        return model(x)
+            return checkpoint_sequential(model, round(len(model) ** 0.5), *x, use_reentrant=False)
+        return model(*x)
 
+    x = [None] * len(case.inputs())
     with watch:
         for step in range(1, steps_of(case) + 1):
             fakegpu.mark(f"step {step}")
             for part in range(case.accumulate):
-                x = torch.empty(case.batch, *case.input, device=device, dtype=torch.int64 if case.tokens else torch.float32,
-                                memory_format=format if len(case.input) == 3 and case.pytorch.get("channels_last")
-                                else torch.contiguous_format)
+                for k, (shape, tokens) in enumerate(case.inputs()):
+                    x[k] = torch.empty(case.batch, *shape, device=device, dtype=torch.int64 if tokens else torch.float32,
+                                       memory_format=format if len(shape) == 3 and case.pytorch.get("channels_last")
+                                       else torch.contiguous_format)
                 y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)
                 if training and part == 0:
                     optimizer.zero_grad(set_to_none=case.pytorch.get("set_to_none", True))
@@ -379,6 +382,7 @@ def show(expected, found, at, before=12, after=12):
 # By the beginnings of the cases' names; "": the others
 GROUPS = {"mlp": "an MLP: precisions, accumulation, evaluation",
           "": "other small networks: norms, residuals, attention, checkpointing, embedding", "layer_": "one layer each",
+          "masked_": "attention with a bias, a window or a cap",
           "loss_": "losses", "optim_": "optimizers, each in foreach, for-loop and fused form", "model_": "`mt.models`",
           "experiment_": "networks of `experiments/`", "random_": "random graphs"}
 

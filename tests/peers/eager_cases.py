@@ -37,11 +37,11 @@ class Apart(dict):
 class Case:
     name: str
     model: object                 # Spec, Written, or Experiment
-    input: list                   # shape of one sample
+    input: object                 # shape of one sample; {name: shape} of several inputs, in the order of forward()
     batch: int
     loss: list                    # [(factor, Spec), ...], one for each output
     optimizer: Spec
-    tokens: bool = False          # inputs are indices
+    tokens: object = False        # the input is of indices; of several inputs the names of those that are
     precision: str = "fp32"       # or amp_bf16, amp_fp16
     accumulate: int = 1
     mode: str = "train"
@@ -64,6 +64,12 @@ class Case:
         return (f'local mt = require "memtide"\nlocal nn, optim, models = mt.nn, mt.optim, mt.models\n'
                 f'return mt.experiment{{\n  name = "{self.name}", model_name = "{self.name}",\n  model = {model},\n'
                 f'  input = {lua(self.input)}, loss = {loss},\n  optimizer = {optimizer}, {settings},\n}}\n')
+
+    def inputs(self):
+        """(shape, are these indices?) of each input"""
+        if isinstance(self.input, dict):
+            return [(shape, name in (self.tokens or ())) for name, shape in self.input.items()]
+        return [(self.input, bool(self.tokens))]
 
     def module(self):
         if not isinstance(self.model, Spec):
@@ -189,6 +195,42 @@ for name, width, precision, chosen in (
     for mode in "train", "eval":
         case(f"attention_{name}_{mode}", attentive(width), [11, 24], 5, loss("MSELoss"), precision=precision, mode=mode,
              pytorch=dict(attention=chosen) if chosen else {}, newest_only=chosen == "cudnn")
+
+
+def masked(width, bias=(), frozen=False, turned=False, keys=4, **how):
+    parameter = f"bias = nn.{'Frozen(nn.Parameter' if frozen else 'Parameter'}{{{lua(list(bias))[1:-1]}}}{')' * frozen}, "
+    return Written(f"""nn.Graph{{q = nn.Linear(24, 4 * {width}), k = nn.Linear(24, {keys} * {width}),
+    v = nn.Linear(24, {keys} * {width}), {parameter if bias else ""}
+    order = {{"q", "k", "v"{', "bias"' if bias else ""}}},
+    forward = function(self, x)
+      local q, k, v = self.q(x), self.k(x), self.v(x)
+      {"local bias = self.bias" + (":transpose(0, 2)" if turned else "") if bias else ""}
+      return nn.scaled_dot_product_attention(q, k, v, {"bias, " if bias else ""}{{num_heads = 4, enable_gqa = true,
+        {", ".join(f"{name} = {lua(value)}" for name, value in how.items())}}})
+    end}}""", lambda: networks.Masked(24, width, keys, bias, frozen, turned, **how))
+
+
+for name, steps, batch, options in (
+        ("bias", 11, 5, dict(bias=(11, 11))), ("bias_aligned", 24, 5, dict(bias=(24, 24))), ("bias_whole", 16, 3, dict(bias=(3, 4, 16, 16))),
+        ("bias_heads", 11, 5, dict(bias=(4, 11, 11), dropout_p=0.5)), ("bias_turned", 16, 5, dict(bias=(16, 16, 4), turned=True)),
+        ("bias_turned_causal", 16, 5, dict(bias=(16, 16, 4), turned=True, is_causal=True)),
+        ("bias_frozen", 11, 5, dict(bias=(1, 4, 11, 11), frozen=True)), ("bias_causal", 11, 5, dict(bias=(11, 11), is_causal=True)),
+        ("bias_window", 11, 5, dict(bias=(4, 11, 11), is_causal=True, window=3)),
+        ("window", 11, 5, dict(keys=2, is_causal=True, window=3)), ("window_aligned", 16, 5, dict(is_causal=True, window=3, dropout_p=0.5)),
+        ("softcap", 11, 5, dict(softcap=5., dropout_p=0.5)), ("softcap_causal", 11, 5, dict(keys=2, softcap=5., is_causal=True)),
+        ("softcap_all", 11, 5, dict(keys=2, softcap=5., is_causal=True, window=3, bias=(4, 11, 11)))):
+    for precision in "fp32", "amp_bf16", "amp_fp16":
+        for mode in "train", "eval":
+            case(f"masked_{name}_{precision}_{mode}", masked(8, **options), [steps, 24], batch, loss("MSELoss"), precision=precision,
+                 mode=mode)
+    for chosen, precision in (("math", "fp32"), ("math", "amp_bf16"), ("cudnn", "amp_bf16")):
+        if "softcap" not in options:
+            case(f"masked_{name}_{chosen}_{precision}", masked(8, **options), [steps, 24], batch, loss("MSELoss"), precision=precision,
+                 pytorch=dict(attention=chosen), newest_only=chosen == "cudnn")
+    case(f"masked_{name}_offload", masked(8, **options), [steps, 24], batch, loss("MSELoss"), settings=dict(offload="all"))
+for name in "Softmax", "LogSoftmax":
+    case(f"layer_{name}_amp_fp16", CASES["layer_" + name].model, [37], 29, precision="amp_fp16")
+
 for chosen, precision in (("math", "fp32"), ("math", "amp_bf16"), ("memory_efficient", "amp_bf16"), ("cudnn", "amp_bf16")):
     case(f"multihead_{chosen}_{precision}", chain(layer("Linear", 24, 24), layer("MultiheadAttention", 24, 3, batch_first=True,
          dropout=0.5), layer("Linear", 24, 11)), [17, 24], 29, loss("MSELoss"), precision=precision, pytorch=dict(attention=chosen),
@@ -348,6 +390,15 @@ VARIABLES = Written("""nn.Graph{first = nn.Linear(37, 53), second = nn.Linear(53
 case("variables", VARIABLES, [37], 29)
 case("variables_eval", VARIABLES, [37], 29, mode="eval")
 
+TWO_INPUTS = Written("""nn.Graph{embed = nn.Embedding(97, 24), conv = nn.Conv2d(3, 16, 3), fc = nn.Linear(40, 11),
+    forward = function(self, ids, pixels)
+      local words = self.embed(ids):mean(1)
+      local image = nn.relu(self.conv(pixels)):mean({2, 3})
+      return self.fc(nn.cat({words, image}, 1))
+    end}""", networks.TwoInputs)
+for name, options in dict(two_inputs={}, two_inputs_amp_bf16=dict(precision="amp_bf16"), two_inputs_accumulate=dict(accumulate=2),
+                          two_inputs_eval=dict(mode="eval"), two_inputs_channels_last=dict(pytorch=dict(channels_last=True))).items():
+    case(name, TWO_INPUTS, {"ids": [13], "pixels": [3, 9, 9]}, 5, tokens=["ids"], **options)
 case("two_products", Written("""nn.Graph{a = nn.Parameter{19, 24}, b = nn.Parameter{19, 24}, c = nn.Parameter{24, 24},
     order = {"a", "b", "c"},
     forward = function(self, x)
@@ -495,7 +546,8 @@ for name in [name for name in CASES if name.startswith("random_") and len(CASES[
 SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
          "loss_bce_logits loss_cross_entropy_smoothed optim_sgd_nesterov optim_adafactor optim_clipped "
-         "optim_adam_fused optim_radam_decay_forloop variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
+         "optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
-         "model_Llama_checkpointed_amp_bf16").split()
+         "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
+         "masked_softcap_all_amp_fp16_train").split()
 SHORT_OLDER = ("layer_rmsnorm_amp_bf16 attention_fp32_train attention_amp_bf16_train multihead_math_amp_bf16").split()

@@ -1,5 +1,7 @@
 """Networks of mt.models and of experiments/ in PyTorch, for eager_cases.py: line by line as lua/memtide/net/models.lua has
 them, with Python's variables where Lua has local ones. Llama alone is transformers', which must be installed for it."""
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -419,6 +421,70 @@ class Attentive(nn.Module):
         return y.transpose(1, 2).contiguous().view(*x.shape[:2], -1)
 
 
+class Masked(nn.Module):
+    """Attention of four heads by the listing of docs/pytorch.md. bias: its shape, an nn.Parameter, or what forward makes of one"""
+
+    def __init__(self, features, width, keys=4, bias=(), frozen=False, turned=False, **how):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(features, heads * width) for heads in (4, keys, keys))
+        self.bias = nn.ParameterList([nn.Parameter(torch.zeros(bias), requires_grad=not frozen)] if bias else [])
+        self.width, self.turned = width, turned
+        self.is_causal, self.window, self.softcap, self.dropout = (
+            how.get(name, 0) for name in ("is_causal", "window", "softcap", "dropout_p"))
+
+    def mask(self, q, k, bias):
+        T, S = q.shape[1], k.shape[1]
+        if not self.is_causal or not (self.window or self.softcap or bias is not None):
+            return bias
+        seen = torch.ones(T, S, dtype=torch.bool, device=q.device).tril()
+        if self.window:
+            seen = seen.triu(1 - self.window)
+        if bias is None and not self.softcap:
+            return seen
+        if bias is None:
+            bias = q.new_zeros(T, S)
+        return bias.masked_fill(~seen, -math.inf)
+
+    def capped(self, q, k, v, mask):
+        def repeat_kv(x):
+            N, heads, T, width = x.shape
+            groups = q.shape[1] // heads
+            return x if groups == 1 else x[:, :, None].expand(N, heads, groups, T, width).reshape(N, heads * groups, T, width)
+
+        k, v = repeat_kv(k), repeat_kv(v)
+        weights = torch.matmul(q, k.transpose(2, 3)) * self.width ** -0.5
+        weights = weights / self.softcap
+        weights = torch.tanh(weights)
+        weights = weights * self.softcap
+        if mask is not None:
+            weights = weights + mask
+        weights = F.softmax(weights, dim=-1, dtype=torch.float32).to(q.dtype)
+        weights = F.dropout(weights, self.dropout, self.training)
+        y = torch.matmul(weights, v)
+        return y.transpose(1, 2).contiguous()
+
+    def attention(self, q, k, v, bias):
+        def heads(x):
+            return x.view(*x.shape[:2], -1, self.width).transpose(1, 2)
+
+        mask = self.mask(q, k, bias)
+        if self.softcap:
+            y = self.capped(heads(q), heads(k), heads(v), mask)
+        else:
+            y = F.scaled_dot_product_attention(
+                heads(q), heads(k), heads(v), attn_mask=mask, dropout_p=self.dropout if self.training else 0,
+                is_causal=bool(self.is_causal) and mask is None, enable_gqa=k.shape[2] != q.shape[2])
+            y = y.transpose(1, 2).contiguous()
+        return y.view(*y.shape[:2], -1)
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        bias = self.bias[0] if len(self.bias) else None
+        if self.turned:
+            bias = bias.transpose(0, 2)
+        return self.attention(q, k, v, bias)
+
+
 class TwoProducts(nn.Module):
     """A value that two einsum products read: its gradient is the sum of theirs"""
 
@@ -430,3 +496,18 @@ class TwoProducts(nn.Module):
     def forward(self, x):
         h = torch.tanh(torch.einsum("btd,ed->bte", x, self.c))
         return torch.einsum("btd,od->bto", h, self.a) * torch.einsum("btd,od->bto", h, self.b)
+
+
+class TwoInputs(nn.Module):
+    """Tokens and images"""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(97, 24)
+        self.conv = nn.Conv2d(3, 16, 3)
+        self.fc = nn.Linear(40, 11)
+
+    def forward(self, ids, pixels):
+        words = self.embed(ids).mean(1)
+        image = nn.functional.relu(self.conv(pixels)).mean((2, 3))
+        return self.fc(torch.cat((words, image), 1))

@@ -569,7 +569,27 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed>()); }
 
+// CUDA's softmax makes fp32 of fp16 itself (SoftMax.cpp).
+static bool is_widened(const at::Tensor &x, std::optional<at::ScalarType> type) {
+    return x.scalar_type() == at::kHalf && type == at::kFloat;
+}
+static at::Tensor softmax(const at::Tensor &x, int64_t dim, std::optional<at::ScalarType> type) {
+    return is_widened(x, type) ? at::_softmax(x, dim, true) : at::native::softmax(x, dim, type);
+}
+static at::Tensor log_softmax(const at::Tensor &x, int64_t dim, std::optional<at::ScalarType> type) {
+    return is_widened(x, type) ? at::_log_softmax(x, dim, true) : at::native::log_softmax(x, dim, type);
+}
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+    m.impl("softmax.int", &softmax);
+    m.impl("log_softmax.int", &log_softmax);
+}
+
 // ---- attention
+
+// check_attn_mask_shape: what cuDNN takes
+static bool is_plain(const std::optional<at::Tensor> &mask) {
+    return !mask || ((mask->dim() == 2 || mask->dim() == 4) && !mask->requires_grad());
+}
 
 // As sdp_utils.cpp chooses on a GPU of compute capability 8.0, among those that sdpa_kernel() leaves.
 static int64_t choose_attention(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
@@ -584,7 +604,8 @@ static int64_t choose_attention(const at::Tensor &q, const at::Tensor &k, const 
     if (context.userEnabledMemEfficientSDP() && is_multiple(aligned) && (SINCE(14) || !grouped))
         return (int64_t)sdp::SDPBackend::efficient_attention;
     if (context.userEnabledMathSDP()) return (int64_t)sdp::SDPBackend::math;
-    TORCH_CHECK(context.userEnabledCuDNNSDP() && half && is_multiple(8) && std::max(width, of_values) <= 128 && k.size(-2) > 1,
+    TORCH_CHECK(context.userEnabledCuDNNSDP() && half && is_multiple(8) && std::max(width, of_values) <= 128 && k.size(-2) > 1 &&
+                is_plain(mask),
                 "No available kernel. Aborting execution.");
     return (int64_t)sdp::SDPBackend::cudnn_attention;
 }

@@ -1,4 +1,4 @@
-"""torchvision's classification models, imported (make peer-import):
+"""torchvision's classification models, and models beyond classification, imported:
 
     FAKEGPU=build/fakegpu.so python3 tests/peers/import.py --memtide build/memtide [--only NAME,NAME] [--check MILLIONS]
 
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
@@ -21,27 +22,67 @@ from torch import nn
 
 import eager
 import fakegpu
+import more_models
 
 BATCH = 2
 
 
+@dataclass
+class Entry:
+    source: str            # of memtide import
+    make: object           # a function that makes the module
+    inputs: list           # the shape of a sample of each
+    args: str = ""         # of memtide import
+    outputs: int = 1
+    classes: bool = True   # the loss is CrossEntropyLoss, else MSELoss
+
+
+class Out(nn.Module):
+    """Of a segmentation model the tensor in its dict"""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model(x)["out"]
+
+
+def segmentation(name):
+    def make():
+        import torchvision.models.segmentation
+        return Out(getattr(torchvision.models.segmentation, name)(weights_backbone=None))
+    return Entry(f"torchvision.models.segmentation:{name}", make, [[3, 224, 224]], "weights_backbone=None")
+
+
+# the loss is that of the imported script, to which an output of images is one of classes
+def more(name, *inputs, classes=True):
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "more_models.py")
+    return Entry(f"{path}:{name}", getattr(more_models, name), [*inputs], classes=classes)
+
+
+BEYOND = {"fcn_resnet50": segmentation("fcn_resnet50"), "deeplabv3_resnet50": segmentation("deeplabv3_resnet50"),
+          "dcgan_generator": more("dcgan_generator", [100]), "DiffusionUNet": more("DiffusionUNet", [3, 32, 32], [64]),
+          "Speech": more("Speech", [1, 64, 160], classes=False)}
+
+
 def all_models():
     import torchvision.models
-    return torchvision.models.list_models(module=torchvision.models)
+    return [*torchvision.models.list_models(module=torchvision.models), *BEYOND]
 
 
-def builder(name):
+def entry(name):
+    if name in BEYOND:
+        return BEYOND[name]
     import torchvision.models
-    return torchvision.models.get_model_builder(name)
-
-
-def size_of(name):
-    return [3, 299, 299] if name == "inception_v3" else [3, 224, 224]
+    size = [3, 299, 299] if name == "inception_v3" else [3, 224, 224]
+    outputs = {"googlenet": 3, "inception_v3": 2}.get(name, 1)
+    return Entry(f"torchvision.models:{name}", torchvision.models.get_model_builder(name), [size], outputs=outputs)
 
 
 def parameters(name):
     with eager.without_initialisation():
-        return sum(p.numel() for p in builder(name)().parameters())
+        return sum(p.numel() for p in entry(name).make().parameters())
 
 
 def imported(name, count, args, folder):
@@ -49,8 +90,12 @@ def imported(name, count, args, folder):
     says)"""
     path = os.path.join(folder, name + ".lua")
     start = time.time()
-    command = [args.memtide, "import", f"torchvision.models:{name}", "-o", path, "--python", sys.executable,
-               "--input", ",".join(map(str, size_of(name)))]
+    one = entry(name)
+    command = [args.memtide, "import", one.source, "-o", path, "--python", sys.executable]
+    for shape in one.inputs:
+        command += ["--input", ",".join(map(str, shape))]
+    if one.args:
+        command += ["--args", one.args]
     if count <= args.check * 1e6:
         command.append("--check")
     found = subprocess.run(command, capture_output=True, text=True)
@@ -77,18 +122,20 @@ def made(name):
     """The model on the default device; constructors such as RegNet's compute with numbers, which the fake one lacks"""
     device = torch.get_default_device()
     with torch.device("cpu"):
-        model = builder(name)()
+        model = entry(name).make()
     if device.type != "cpu":
-        eager.move(model, device)
+        eager.move(model, device, torch.preserve_format)
     return model
 
 
 def case_of(name):
-    outputs = {"googlenet": 3, "inception_v3": 2}.get(name, 1)
+    one = entry(name)
+    loss = nn.CrossEntropyLoss() if one.classes else nn.MSELoss()
     return SimpleNamespace(
-        name=name, module=lambda: made(name), input=size_of(name), batch=BATCH, tokens=False, precision="fp32", accumulate=1,
-        mode="train", pytorch={}, optimizer=SimpleNamespace(kind="SGD", options={"lr": 0.01, "momentum": 0.9}),
-        of_classes=lambda: True, criteria=lambda: [(1, nn.CrossEntropyLoss())] * outputs)
+        name=name, module=lambda: made(name), inputs=lambda: [(shape, False) for shape in one.inputs], batch=BATCH,
+        precision="fp32", accumulate=1, mode="train", pytorch={}, settings={},
+        optimizer=SimpleNamespace(kind="SGD", options={"lr": 0.01, "momentum": 0.9}),
+        of_classes=lambda: one.classes, criteria=lambda: [(1, loss)] * one.outputs)
 
 
 def original(name):

@@ -151,7 +151,7 @@ __attribute__((unused)) static Network *net_new(const char *text, const char *lo
         if ((losses[k] = net_loss(&l)) != NULL) k++;
         else root = (layer_free(root), NULL);
     }
-    if (root) return network_new(root, losses, k, &input, &n, e) == OK ? n : NULL;
+    if (root) return network_new(root, losses, k, &(Input){.shape = input}, 1, &n, e) == OK ? n : NULL;
     while (k > 0) layer_free(losses[--k]);
     return NULL;
 }

@@ -108,10 +108,10 @@
 __attribute__((unused)) static int net_feed(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e) {
     const Program *p = arg;
     uint32_t s = step * (uint32_t)p->micro_batches + micro;
-    int64_t n = shape_elements(&p->bufs[p->input].shape);
+    int64_t n = shape_elements(&p->bufs[p->inputs[0]].shape);
     (void)e;
     for (int64_t i = 0; i < n; i++)
-        x[i] = p->bufs[p->input].dtype == DT_I32 ? (float)((5 * i + i / 3 + s) % 8)
+        x[i] = p->bufs[p->inputs[0]].dtype == DT_I32 ? (float)((5 * i + i / 3 + s) % 8)
                                                  : (float)sin(0.377 * (double)i + 0.25 * s);
     if (!t) return OK;
     n = shape_elements(&p->bufs[p->target].shape);

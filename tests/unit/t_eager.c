@@ -132,11 +132,17 @@ static void test_memory(void) {
         each_failure(attempt, &c, 100, nets[i]);
         network_free(net);
     }
-    Network *net = network("MultiheadAttention(8, 2, batch_first=true) CausalSelfAttention(8, 2) LayerNorm(8)", "MSELoss",
-                           shape3(2, 5, 8));
-    Case c = {net, settings_default()};
-    each_failure(attempt, &c, 100, "attention");
-    network_free(net);
+    static const char *const attentions[] = {
+        "MultiheadAttention(8, 2, batch_first=true) CausalSelfAttention(8, 2) LayerNorm(8)",
+        "Graph{Parameter(5:5) ScaledDotProductAttention(num_heads=1, is_causal=true)<-1,-1,-1,0>"
+        " ScaledDotProductAttention(num_heads=2, is_causal=true, window=2)<1,1,1>"
+        " ScaledDotProductAttention(num_heads=2, is_causal=true, softcap=3)<2,2,2>}"};
+    for (size_t i = 0; i < ARRAY_LEN(attentions); i++) {
+        Network *net = network(attentions[i], "MSELoss", shape3(2, 5, 8));
+        Case c = {net, settings_default()};
+        each_failure(attempt, &c, 100, attentions[i]);
+        network_free(net);
+    }
 }
 
 int main(void) {

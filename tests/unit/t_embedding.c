@@ -28,10 +28,10 @@ static void test_padding(void) {
 static void test_indices(void) {
     Err e = {0};
     Network *n = net_new("Add{Embedding(11, 4) Embedding(7, 4)}", NULL, shape2(2, 6), &e);
-    if (ok(n != NULL, "two tables: %s", e.text)) is_int(n->indices, 7, "indices must lie in the smaller one");
+    if (ok(n != NULL, "two tables: %s", e.text)) is_int(n->inputs[0].indices, 7, "indices must lie in the smaller one");
     network_free(n);
     n = net_new("Linear(6, 4)", NULL, shape2(2, 6), &e);
-    if (ok(n != NULL, "no table: %s", e.text)) is_int(n->indices, 0, "numbers");
+    if (ok(n != NULL, "no table: %s", e.text)) is_int(n->inputs[0].indices, 0, "numbers");
     network_free(n);
 }
 

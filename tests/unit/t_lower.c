@@ -211,12 +211,12 @@ static void test_regions(void) {
     for (int i = 0; i < p->n_ops; i++)
         is_int(p->ops[i].region, regions[i], "the region of an op; an inner one belongs to the outer");
     is_str(p->ops[2].path, "1.1", "nn.Checkpoint adds nothing to the path");
-    ok(p->input == p->ops[0].in[0] && p->output == p->ops[5].out[0] && p->target == NO_BUF && p->loss == NO_BUF,
+    ok(p->inputs[0] == p->ops[0].in[0] && p->output == p->ops[5].out[0] && p->target == NO_BUF && p->loss == NO_BUF,
        "the program's ends");
     ok(p->forward_end == 6 && p->body_end == 6 && p->micro_batches == 1, "all of it is forward");
     program_free(p);
     p = lowered("Sequential{Dropout Flatten}", "MSELoss", shape2(2, 3), false);
-    if (p) ok(p->output == p->input && p->n_ops == 1, "a network of identities gives its input back");
+    if (p) ok(p->output == p->inputs[0] && p->n_ops == 1, "a network of identities gives its input back");
     program_free(p);
 }
 
@@ -234,11 +234,11 @@ static void test_costs(void) {
     is_near(p->ops[3].flops, 10, 0, 0, "operations of an activation");
     is_near(p->ops[3].traffic, 80, 0, 0, "its bytes");
     back.kind = OP_conv2d_dx; /* dy w -> dx */
-    back.in[0] = p->ops[0].out[0], back.in[2] = NO_BUF, back.out[0] = p->input;
+    back.in[0] = p->ops[0].out[0], back.in[2] = NO_BUF, back.out[0] = p->inputs[0];
     op_cost(p, &back);
     is_near(back.flops, conv, 0, 0, "towards the input");
     back.kind = OP_conv2d_dw; /* x dy -> dw */
-    back.out[0] = back.in[1], back.in[1] = back.in[0], back.in[0] = p->input;
+    back.out[0] = back.in[1], back.in[1] = back.in[0], back.in[0] = p->inputs[0];
     op_cost(p, &back);
     is_near(back.flops, conv, 0, 0, "towards the weights");
     back = p->ops[2];
@@ -247,7 +247,7 @@ static void test_costs(void) {
     op_cost(p, &back);
     is_near(back.flops, linear, 0, 0, "towards a matrix product's weights");
     back.kind = OP_accumulate;
-    back.in[0] = p->input, back.in[1] = NO_BUF, back.out[0] = p->input;
+    back.in[0] = p->inputs[0], back.in[1] = NO_BUF, back.out[0] = p->inputs[0];
     op_cost(p, &back);
     is_near(back.traffic, 3 * 800, 0, 0, "what is updated is read and written");
     program_free(p);

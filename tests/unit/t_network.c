@@ -381,7 +381,7 @@ static void test_depth(void) {
     }
     Network *n;
     Shape in = shape2(1, 1);
-    is_int(network_new(l, NULL, 0, &in, &n, &e), ERR_SCRIPT, "and names to a length");
+    is_int(network_new(l, NULL, 0, &(Input){.shape = in}, 1, &n, &e), ERR_SCRIPT, "and names to a length");
     has_text(e.text, "nested too deep", "which is an error of its own");
 }
 
@@ -412,7 +412,7 @@ static void test_graph(void) {
     is_int(layer_wire(g, 2, (int[]){0}, 9, &e), ERR_SCRIPT, "and not more than fit");
     has_text(e.text, "takes at most 8 inputs, found 9", "which is told");
     g->result[0] = 3;
-    if (!ok(network_new(g, NULL, 0, &in, &n, &e) == OK, "a graph: %s", e.text)) return;
+    if (!ok(network_new(g, NULL, 0, &(Input){.shape = in}, 1, &n, &e) == OK, "a graph: %s", e.text)) return;
     network_dump(n, collect, &dump);
     is_str(dump.text,
            ". Graph (3, 2) gives add#1\na Linear in_features=2 out_features=2 (3, 2) 6 frozen\n"

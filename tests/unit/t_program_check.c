@@ -49,7 +49,7 @@ static void alias_of_alias(Program *p) { buf_of(p, "3.y")->alias = find_buf(p, "
 static void in_anothers_storage(Program *p) {
     buf_of(p, "3.y")->alias = buf_of(p, "3.y.grad")->alias = find_buf(p, "0.y");
 }
-static void in_the_input(Program *p) { buf_of(p, "1.y")->alias = p->ops[1].in[0] = p->input; }
+static void in_the_input(Program *p) { buf_of(p, "1.y")->alias = p->ops[1].in[0] = p->inputs[0]; }
 static void in_two_inputs(Program *p) { p->ops[1].in[1] = p->ops[1].in[0]; }
 static void kept_and_overwritten(Program *p) { buf_of(p, "0.y")->keep = true; }
 static void last_micro_batch_only(Program *p) { p->micro_batches = 2; }

@@ -255,7 +255,7 @@ typedef struct Feed { const Program *p; float x; int32_t label; } Feed;
 static int feed_one(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e) {
     const Feed *f = arg;
     (void)step, (void)micro, (void)e;
-    for (int64_t i = 0; i < shape_elements(&f->p->bufs[f->p->input].shape); i++) x[i] = f->x;
+    for (int64_t i = 0; i < shape_elements(&f->p->bufs[f->p->inputs[0]].shape); i++) x[i] = f->x;
     for (int64_t i = 0; i < shape_elements(&f->p->bufs[f->p->target].shape); i++) ((int32_t *)t)[i] = f->label;
     return OK;
 }

@@ -7,7 +7,7 @@ enum { MOST = 1024 };
 /* Element numbers of the network's input as they lie, through the program's ops. */
 static bool follow(const Program *p, int *at /* MOST */) {
     int before[MOST];
-    const int64_t n = shape_elements(&p->bufs[p->input].shape);
+    const int64_t n = shape_elements(&p->bufs[p->inputs[0]].shape);
     for (int i = 0; i < n; i++) at[i] = i;
     for (int i = 0; i < p->n_ops; i++) {
         if (p->ops[i].kind == OP_view) continue;

@@ -34,7 +34,7 @@ end
 local OF_PYTHON = {
   {name = "args", argument = "TEXT", text = "the constructor's arguments, as in Python: num_classes=10"},
   {name = "input", argument = "SHAPE", take = take_input,
-    text = "one sample without the batch (3,224,224); 128:int64:30522 are 128 tokens below 30522"},
+    text = "one sample without the batch (3,224,224); 128:int64:30522 are 128 tokens below 30522; once for each input"},
   {name = "python", argument = "PROGRAM", completes = {files = "*"}, text = "the Python that has torch (python3)"},
   {name = "weights", text = "also NAME.safetensors, the state_dict, from which the script starts"},
   {name = "check", text = "also one step in both: the largest differences of loss, outputs and gradients"},
@@ -99,7 +99,6 @@ end
 -- source: MODULE:NAME, or nil: from the description alone
 function import.constructor(source, given)
   given.input = given.input or {{shape = {3, 224, 224}, type = "float32"}}
-  if #given.input > 1 then fail("import: --input: a network has one input here, found %d", #given.input) end
   local from = source or given.description
   local name = (source or from:gsub("%.json$", "")):match "([^/.:]*)$":gsub("[^%w_-]", "_")
   if not source and (given.check or given.weights) then

@@ -64,13 +64,18 @@ end
 -- gradients = {[name] = norm}}, of the exporter. Returns lines for the user. Raises a failure: the step cannot be run.
 return function(experiment, path, expected)
   local network = nn.network(without_noise(experiment.base.model()), experiment.base.loss,
-    {expected.batch, table.unpack(experiment.base.input)})
+    expected.batch, experiment.base.input)
   local device = util.must(core.device "cpu")
   local program = util.must(core.compile(network, {optimizer = experiment.base.optimizer, keep_gradients = true,
     keep_output = true}, device))
   local runtime <close> = util.must(core.runtime{programs = {program}, seed = 1})
   util.must(weights.load({network = network, runtime = runtime}, path))
-  local loss = util.must(runtime:step(1, expected.inputs[1], expected.targets))
+  local given = expected.inputs[1]
+  if #expected.inputs > 1 then
+    given = {}
+    for k, input in ipairs(network:inputs()) do given[input.name] = expected.inputs[k] end
+  end
+  local loss = util.must(runtime:step(1, given, expected.targets))
   local largest, size = apart(expected.outputs, (util.must(runtime:read(program:names().output, 1))))
   local worst, name, all, wanted = compare_gradients(network, runtime, expected.gradients)
   return {

@@ -435,6 +435,11 @@ def plain(value):
 
 def arguments(module):
     """{name: (value, default)} of the constructor, as far as it is known"""
+    if isinstance(module, nn.RNNBase):  # whose own constructors say *args
+        named = inspect.signature(nn.RNNBase.__init__).parameters
+        found = {name: (None, None if one.default is one.empty else one.default) for name, one in named.items()
+                 if name not in ("self", "mode", "device", "dtype")}
+        return {**found, "nonlinearity": (None, "tanh")} if hasattr(module, "nonlinearity") else found
     try:
         signature = inspect.signature(type(module).__init__)
         _, args, named = made.get(id(module), (None, (), {}))
@@ -546,7 +551,7 @@ def distinct(model):
 
 def task_of(shape, inputs):
     """What an output is, by its shape without the batch"""
-    if len(shape) == 2 and not inputs[0]["type"].startswith("float"):
+    if len(shape) == 2 and any(not one["type"].startswith("float") for one in inputs):
         return "tokens"
     return "classes" if len(shape) in (1, 3) else "values"
 

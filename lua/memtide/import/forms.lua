@@ -19,6 +19,11 @@ local LAYERS = {layer = true, sequential = true, graph = true, apply = true}
 local FIXED = {tag = true, kind = true, name = true, names = true, n = true, keys = true, order = true, inputs = true,
   binds = true, out = true, bare = true}
 
+-- ".conv1", or ["0"] where the key is no name in Lua
+function forms.index(key)
+  return key:match "^[%a_][%w_]*$" and "." .. key or ('["%s"]'):format(key)
+end
+
 function forms.text(...) return {tag = "text", ...} end
 function forms.is_layer(form) return type(form) == "table" and LAYERS[form.tag] or false end
 

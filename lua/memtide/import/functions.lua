@@ -37,7 +37,7 @@ local function with_identity(a, b)
   if a.tag ~= "graph" or b.tag ~= "graph" or #a.keys ~= #b.keys + 1 or #a.steps ~= #b.steps + 1 then return nil end
   local missing
   for i, key in ipairs(a.keys) do missing = missing or not index_of(b.keys, key) and i or nil end
-  local name = missing and "self." .. a.keys[missing]
+  local name = missing and "self" .. forms.index(a.keys[missing])
   local at
   for i, step in ipairs(a.steps) do
     local form = step[1]

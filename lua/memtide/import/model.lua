@@ -3,6 +3,7 @@
 -- A graph has keys = {name of a child, ...} and the children in the same order; order: names for nn.Graph's option of
 -- that name, or none; steps = {{out = n, form, binds = {{variable, n}, ...}}, ...}; returns = {n, ...}.
 local forms = require "memtide.import.forms"
+local graph = require "memtide.net.graph"
 local spelling = require "memtide.import.spelling"
 local wide = require "memtide.import.wide"
 local text = forms.text
@@ -47,7 +48,7 @@ function Model:path_of(module, name)
   for key in rest:gmatch "[^.]+" do
     local child = self.by_name[at.name == "" and key or at.name .. "." .. key]
     if key:find "^%d" and at.bare then path = ("%s[%d]"):format(path, key + 1)
-    elseif at == module and key:match "^[%a_][%w_]*$" then path = path .. "." .. key
+    elseif at == module then path = path .. forms.index(key)
     else unsaid(("the child %s of %s, by its name"):format(key, at.name)) end
     at = child
   end
@@ -150,6 +151,9 @@ function Model:call_of_child(module, call)
     if wanted == 3 and #given > 1 then given = {call.args[1], call.args[2], call.args[3]} end
     if wanted == 3 and call.named.is_causal == true then unsaid "is_causal, which is an option of the layer here" end
   end
+  if child.inputs and #given ~= child.inputs then
+    unsaid(("%s with %d values in place of %d (in a dict?)"):format(child.class, #given, child.inputs))
+  end
   local dim = joins_inputs(child)
   if dim then out[#out] = out[#out] .. "nn.cat({" end
   for i, one in ipairs(given) do
@@ -246,10 +250,6 @@ end
 
 -- ---- modules
 
-local RESERVED = {}
-for word in ("kind title where options text frozen tied names places held from result children order forward freeze " ..
-  "unfreeze listing files"):gmatch "%a+" do RESERVED[word] = true end
-
 local function is_digits(children)
   for i, one in ipairs(children) do if one[1] ~= tostring(i - 1) then return false end end
   return true
@@ -272,6 +272,14 @@ local function sequential(module)
     form.names[i] = one[1] ~= tostring(i - 1) and one[1] or false
   end
   return form
+end
+
+-- Where a text reads self.key; 0: nowhere
+local function position_of(key, all)
+  local access = "self" .. forms.index(key)
+  local at, last = all:find(access, 1, true)
+  while at and access:match "%w$" and all:match("^[%w_]", last + 1) do at, last = all:find(access, last, true) end
+  return at or 0
 end
 
 function Model:graph(module)
@@ -308,7 +316,7 @@ function Model:graph(module)
   end
   for _, one in ipairs(module.parameters) do
     local of_layer = form.keys[1] == false and (one[1] == "weight" or one[1] == "bias" and module.own.options.bias)
-    if not of_layer and read:find("self." .. one[1] .. "[^%w_]") then
+    if not of_layer and position_of(one[1], read) > 0 then
       form.keys[#form.keys + 1] = one[1]
       local shape = {tag = "list", table.unpack(one[2])}
       form[#form + 1] = {tag = "layer", kind = "Parameter",
@@ -320,7 +328,7 @@ function Model:graph(module)
   for _, one in ipairs(module.children) do
     local child = self.by_name[one[2]]
     if not child.unused then
-      if not one[1]:match "^[%a_][%w_]*$" or RESERVED[one[1]] then
+      if not one[1]:match "^[%w_]+$" or graph.reserved[one[1]] then
         self:problem(('a child of the name "%s"'):format(one[1]), module.calls[1] and module.calls[1].where)
       end
       form.keys[#form.keys + 1] = one[1]
@@ -340,7 +348,7 @@ function Model:order(form, read)
   for i, key in ipairs(form.keys) do
     local child = form[i].tag == "module" and self.by_name[form[i].name]
     if not key then places[#places + 1] = 0
-    elseif not child or child.weights > 0 then places[#places + 1] = read:find("self." .. key .. "[^%w_]") or 0 end
+    elseif not child or child.weights > 0 then places[#places + 1] = position_of(key, read) end
   end
   for i = 2, #places do sorted = sorted and places[i - 1] < places[i] end
   local order = {}

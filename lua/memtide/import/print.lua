@@ -155,7 +155,8 @@ function TAGS.graph(form, indent)
   local pad, items = (" "):rep(indent + 2), {}
   for i, key in ipairs(form.keys) do
     local text = show(form[i], indent + 2)
-    items[i] = key and ("%s = %s"):format(key, text) or text
+    local named = key and (key:match "^%d" and ('["%s"]'):format(key) or key)
+    items[i] = named and ("%s = %s"):format(named, text) or text
   end
   if #form.order > 0 then
     local words = {}
@@ -163,6 +164,7 @@ function TAGS.graph(form, indent)
     items[#items + 1] = "order = " .. join(words, indent + 2, "{", "}")
   end
   local inputs, lines = forward.write(form, function(one, value) return show(one, indent + 4, value) end)
+  form.takes = inputs
   for i, line in ipairs(lines) do lines[i] = pad .. "  " .. line end
   items[#items + 1] = ("forward = function(self, %s)\n%s\n%send"):format(table.concat(inputs, ", "),
     table.concat(lines, "\n"), pad)

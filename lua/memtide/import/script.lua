@@ -16,6 +16,17 @@ end
 
 local function numbers(list) return "{" .. table.concat(list, ", ") .. "}" end
 
+-- The experiment's `input`: a shape, or shapes by the names of forward's arguments
+local function input_text(inputs, names)
+  if #inputs == 1 then return numbers(inputs[1].shape) end
+  local parts = {}
+  for i, one in ipairs(inputs) do
+    local tokens = one.below and (", tokens = %d"):format(one.below) or ""
+    parts[i] = ("%s = {%s%s}"):format(names[i], table.concat(one.shape, ", "), tokens)
+  end
+  return "{" .. table.concat(parts, ", ") .. "}"
+end
+
 -- What the experiment says of the network's outputs, by the description's task: its data, the loss, and are the tokens
 -- of all samples put below each other?
 local TASKS = {
@@ -35,9 +46,10 @@ function script.write(description, options)
   local outputs = description.outputs
   local says, criterion, flat = TASKS[description.task](outputs[1])
   local loss = (("nn.%s()"):format(criterion) .. " + "):rep(#outputs):sub(1, -4)
-  local parts, last = {}, nil
+  local parts, last, whole = {}, nil, root
   for i, one in ipairs(list) do
     local text = printer.show(one.form, 2)
+    if root.tag == "apply" and one.name == root.name then whole = one.form end
     parts[i] = ("local function %s(%s)\n  return %s\nend\n"):format(one.name, table.concat(one.parameters, ", "), text)
     last = one.name
   end
@@ -46,9 +58,12 @@ function script.write(description, options)
     last = "Model"
     body = ("%slocal function Model()\n  return %s\nend\n"):format(body, printer.show(root, 2))
   end
+  local names = whole.takes or {"x"}
   if flat then
+    local given = table.concat(names, ", ")
     body = body .. ("\n-- logits of all tokens below each other, as the loss reads them\nlocal function Logits()\n" ..
-      "  return nn.Graph{%s(), forward = function(self, x) return self[1](x):flatten(0, 1) end}\nend\n"):format(last)
+      "  return nn.Graph{%s(), forward = function(self, %s) return self[1](%s):flatten(0, 1) end}\nend\n"):format(last,
+      given, given)
     last = "Logits"
   end
   local uses_f = body:find "F%.%l" and "local F = nn.functional\n" or ""
@@ -66,7 +81,7 @@ return mt.experiment{
   steps = 3, warmup = 1,
 }
 ]]):format(options.title, uses_f, helpers, body, options.name, options.name, last,
-    numbers(description.inputs[1].shape), says, loss,
+    input_text(description.inputs, names), says, loss,
     options.weights and (" weights = %q,"):format(options.weights) or ""), {}, read.notes
 end
 

@@ -1,8 +1,11 @@
 -- One cell of an experiment: from its settings to a network, a program, a prediction and a run.
 local cards = require "memtide.net.cards"
 local core = require "memtide.core"
+local data = require "memtide.net.data"
+local inputs = require "memtide.net.inputs"
 local measure = require "memtide.results.measure"
 local nn = require "memtide.net.nn"
+local optim = require "memtide.net.optim"
 local literal = require "memtide.base.literal"
 local process_memory = require "memtide.results.process_memory"
 local settings = require "memtide.net.settings"
@@ -42,6 +45,7 @@ local function model_of(self)
     util.fail_at(self.experiment.where, "experiment: model: expected a layer%s, found a %s",
       type(v.model) == "function" and " from its function" or "", type(model))
   end
+  if type(v.model) ~= "function" then optim.check_model(v.optimizer, model) end -- a function makes another one each time
   return model
 end
 
@@ -61,8 +65,8 @@ end
 -- The shape of one sample. If `input` is a function, it is replaced by what the function returns.
 local function input_of(self)
   local v = self.values
-  local data = data_of(self)
-  if data then return data:info().shape end
+  local dataset = data_of(self)
+  if dataset then return dataset:info().shape end
   if type(v.input) == "function" then
     local shape = made_by(v.input, self.experiment.reads:hand_out(v))
     v.input = self.experiment:check_value("experiment", "input", type(shape) ~= "function" and shape)
@@ -125,7 +129,8 @@ local function complete(self, found, output)
     if not found.classes then found.target = sample_of(output) end
     return
   end
-  local labels, tokens = self.network:targets(), self.network:indices() and product(found.shape)
+  local labels, first = self.network:targets(), self.network:inputs()[1]
+  local tokens = first.indices and product(sample_of(first.shape))
   local of_places = output[1] == built_batch(self.values) and (found.classes or output[2]) == output[2]
   if labels ~= 1 and (of_places or not found.classes and labels == tokens) then found.target = {labels} end
   found.classes = found.classes or output[2]
@@ -152,7 +157,7 @@ function cell.build(self)
   cell.count_steps(self)
   local input, model = input_of(self), model_of(self)
   check_reads(self)
-  self.network = nn.network(model, v.loss, {built_batch(v), table.unpack(input)})
+  self.network = nn.network(model, v.loss, built_batch(v), input)
   self.files = rawget(model, "files")
   self.model_name = v.model_name or model.title or model.kind
   local _, frozen = self.network:parameters()
@@ -164,9 +169,9 @@ end
 
 -- Steps of all epochs, including the warm-up
 local function epoch_steps(self)
-  local v, whole, batch, data = self.values, self.experiment.base, built_batch(self.values), data_of(self)
-  if not data then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // v.accumulate) end
-  local loader = util.must(core.loader(data, {batch = batch, drop_last = whole.drop_last}))
+  local v, whole, batch, dataset = self.values, self.experiment.base, built_batch(self.values), data_of(self)
+  if not dataset then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // v.accumulate) end
+  local loader = util.must(data.open(dataset, {batch = batch, drop_last = whole.drop_last}))
   return v.epochs * (loader:batches() // v.accumulate)
 end
 
@@ -186,7 +191,7 @@ end
 local function data_text(self)
   local d = self.data
   if d.text then return d.text end
-  return ("random %s %s %s"):format(table.concat(d.shape, "x"), d.classes or "", table.concat(d.target or {}, "x"))
+  return ("random %s %s %s"):format(inputs.text(d.shape), d.classes or "", table.concat(d.target or {}, "x"))
 end
 
 local function settings_text(self, purpose)
@@ -295,16 +300,22 @@ function cell.needs(prediction) return prediction.needs or prediction.peak.bytes
 
 -- ---- running
 
+-- Random samples: of each input a dataset of its own, of which the first has the targets.
+local function random_data(self, count)
+  local d, parts = self.data, {}
+  for k, input in ipairs(self.network:inputs()) do
+    parts[input.name] = util.must(core.dataset_random{count = count, shape = sample_of(input.shape), tokens = input.indices,
+      classes = k == 1 and d.classes or k > 1 and 1 or nil, target = k == 1 and d.target or nil, seed = self.seed + k - 1})
+  end
+  return parts[""] or data.zip(parts, self.network:inputs()[1].name)
+end
+
 -- The loader of the cell's data; nil, message, code: it cannot be made.
 function cell.loader(self)
   local v, whole = self.values, self.experiment.base
   local dataset, batch = v.data, built_batch(v)
-  if not dataset then
-    local d = self.data
-    dataset = util.must(core.dataset_random{count = math.max(RANDOM_SAMPLES, batch), shape = d.shape,
-      classes = d.classes, target = d.target, tokens = self.network:indices(), seed = self.seed})
-  end
-  return core.loader(dataset, {batch = batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
+  if not dataset then dataset = random_data(self, math.max(RANDOM_SAMPLES, batch)) end
+  return data.open(dataset, {batch = batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
     prefetch = v.prefetch, seed = self.seed})
 end
 
@@ -330,7 +341,7 @@ end
 -- Share of test samples with the right label.
 local function test_accuracy(self, runtime, program)
   local v = self.values
-  local loader = util.must(core.loader(v.test_data, {batch = v.batch}))
+  local loader = util.must(data.open(v.test_data, {batch = v.batch}))
   local right, all, output = 0, 0, program:names().output
   for x, t in function() return util.must(loader:next()) end do
     util.must(runtime:step(2, x, t))
@@ -403,15 +414,15 @@ function cell.run(self, progress)
   return out
 end
 
--- Closes the network, programs and data that the cell has made, and lets the devices drop states that were not used lately.
+-- Closes the network and programs, drops the data that the cell's function has made, and lets the devices drop states that were not used lately.
 function cell.release(self)
   for _, key in ipairs{"eval", "program", "network"} do
     if self[key] then self[key]:close() end
     self[key] = nil
   end
-  if self.make_data then
-    self.values.data:close()
+  if self.make_data then -- the script may hold on to what its function has returned
     self.values.data, self.make_data = self.make_data, nil
+    collectgarbage()
   end
   for _, device in pairs(devices) do device:trim() end
 end

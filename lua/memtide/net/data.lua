@@ -63,6 +63,102 @@ function data.cifar10(from, part)
   return util.must(core.dataset_cifar10(files))
 end
 
+-- ---- several inputs: a dataset of each, whose samples belong together
+
+local Zip = {__name = "memtide.zip"}
+Zip.__index = Zip
+
+function data.is_dataset(value)
+  return getmetatable(value) == Zip or type(value) == "userdata" and tostring(value) == "memtide.Dataset (open)"
+end
+
+-- zip({name = dataset, ...}, first): samples with several inputs; `first` names the dataset that has the targets.
+function data.zip(parts, first)
+  util.check_type("data.zip: datasets", parts, "table")
+  if not parts[first] then util.fail('data.zip: expected the name of the dataset with the targets, found %s', tostring(first)) end
+  local count, texts, shape, tokens = nil, {}, {}, {}
+  for i, name in ipairs(util.sorted_keys(parts)) do
+    if not data.is_dataset(parts[name]) or getmetatable(parts[name]) == Zip then
+      util.fail("data.zip: %s: expected an open dataset of mt.data", tostring(name))
+    end
+    local info = parts[name]:info()
+    count = count or info.count
+    if info.count ~= count then
+      util.fail("data.zip: %s has %d samples, and the others have %d", name, info.count, count)
+    end
+    texts[i], shape[name], tokens[name] = name .. "=" .. info.text, info.shape, info.tokens
+  end
+  return setmetatable({parts = parts, first = first, texts = table.concat(texts, " "), shape = shape, tokens = tokens}, Zip)
+end
+
+-- As a dataset's: shape and tokens by input; classes and target are those of the first one.
+function Zip:info()
+  local info = self.parts[self.first]:info()
+  info.shape, info.tokens, info.text = self.shape, self.tokens, self.texts
+  return info
+end
+
+-- Loaders of the parts, in step: all draw the same permutation from the same seed. The runtime takes them by the names of
+-- the network's inputs.
+local Loaders = {}
+Loaders.__index = Loaders
+
+-- If one part fails, all stay where they are.
+function Loaders:next()
+  local zip, x, epoch, batch = self[1], {}, self:place()
+  local first, t, n = self[zip.first]:next()
+  if not first then return first, t, n end
+  for name in pairs(zip.parts) do
+    local one, message, code = first, nil, nil
+    if name ~= zip.first then one, message, code = self[name]:next() end
+    if not one then
+      self:seek(epoch, batch)
+      return nil, message, code
+    end
+    x[name] = one
+  end
+  return x, t, n
+end
+
+function Loaders:seek(epoch, batch)
+  for name in pairs(self[1].parts) do
+    local done, message, code = self[name]:seek(epoch, batch)
+    if not done then return done, message, code end
+  end
+  return true
+end
+
+function Loaders:place() return self[self[1].first]:place() end
+
+function Loaders:info()
+  local info = {prefetch = 0, bytes = 0}
+  for name in pairs(self[1].parts) do
+    local part = self[name]:info()
+    info.prefetch, info.bytes = part.prefetch, info.bytes + part.bytes
+  end
+  return info
+end
+
+function Loaders:batches() return self[self[1].first]:batches() end
+function Loaders:close()
+  for name in pairs(self[1].parts) do self[name]:close() end
+end
+Loaders.__close = Loaders.close
+
+-- What core.loader gives of a dataset, or the same of the parts of several inputs; nil, message, code
+function data.open(dataset, options)
+  if getmetatable(dataset) ~= Zip then return core.loader(dataset, options) end
+  local all = setmetatable({dataset}, Loaders)
+  for name, part in pairs(dataset.parts) do
+    local opened, message, code = core.loader(part, options)
+    if not opened then return nil, message, code end
+    all[name] = opened
+  end
+  return all
+end
+
+-- ---- loaders
+
 local Loader = {__name = "memtide.loader"}
 Loader.__index = Loader
 
@@ -71,10 +167,10 @@ Loader.__index = Loader
 function data.loader(options)
   util.check_keys("data.loader", options, {1, "batch", "shuffle", "drop_last", "prefetch", "seed"})
   local dataset = options[1]
-  if type(dataset) ~= "userdata" then
+  if getmetatable(dataset) ~= Zip and type(dataset) ~= "userdata" then
     util.fail("data.loader: expected {dataset, batch = ...}, found a %s", type(dataset))
   end
-  local opened = util.must(core.loader(dataset, options))
+  local opened = util.must(data.open(dataset, options))
   local text = ("%s batch=%d shuffle=%s drop_last=%s seed=%d"):format(dataset:info().text, options.batch or 1,
     options.shuffle and "true" or "false", options.drop_last and "true" or "false", options.seed or 0)
   return setmetatable({core = opened, text = text, epochs = 0, first = 0}, Loader)

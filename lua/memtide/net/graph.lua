@@ -85,11 +85,12 @@ end
 
 -- Fields of layers and graphs, which cannot be names of children
 local RESERVED = {}
+graph.reserved = RESERVED
 for name in ("kind title where options text frozen tied names places held from result children order forward " ..
-  "listing freeze unfreeze files"):gmatch "%a+" do RESERVED[name] = true end
+  "listing freeze unfreeze parameters files takes"):gmatch "%a+" do RESERVED[name] = true end
 
 local function check_name(name)
-  if type(name) ~= "string" or not name:match "^[%a_][%w_]*$" or RESERVED[name] then
+  if type(name) ~= "string" or not name:match "^[%w_]+$" or RESERVED[name] then
     util.fail('Graph: "%s" cannot be the name of a layer', tostring(name))
   end
 end
@@ -150,7 +151,7 @@ local function places_of(trace, order)
   util.check_type("Graph: order", order, "table")
   for i, name in ipairs(order) do rank[name] = i end
   for i, name in ipairs(trace.graph.names) do
-    local child = name == OWN and 1 or name:match "^[%a_][%w_]*" -- of a list of layers, the list
+    local child = name == OWN and 1 or name:match "^[%w_]+" -- of a list of layers, the list
     if not name:find "#" and not rank[child] then util.fail('Graph: order does not name "%s"', tostring(child)) end
     places[i] = (rank[child] or 0) * #trace.graph.names + i
   end
@@ -199,7 +200,8 @@ function graph.build(layer, what, is_layer)
   util.check_type("Graph: forward", what.forward, "function")
   local children, keys, plain = register(what, is_layer)
   local trace = {graph = layer, keys = keys, uses = {}, called = {}, lines = {}, inputs = {}, open = true}
-  layer.names, layer.from, layer.held, layer.children = {}, {}, {}, children
+  layer.names, layer.from, layer.held, layer.children, layer.takes = {}, {}, {}, children, {}
+  for k = 2, debug.getinfo(what.forward, "u").nparams do layer.takes[k - 1] = debug.getlocal(what.forward, k) end
   layer.result = run(trace, self_of(trace, children, plain), what.forward)
   check_used(trace, layer.result)
   if what.order then layer.places = places_of(trace, what.order) end

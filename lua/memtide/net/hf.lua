@@ -89,10 +89,10 @@ local FAMILIES = {
 
 -- Families that are known and cannot be imported, and why
 local NOT_HERE = {
-  t5 = "it reads two sequences, and a network has one input",
-  bart = "it reads two sequences, and a network has one input",
-  whisper = "it reads sound and tokens, and a network has one input",
-  clip = "it reads images and tokens, and a network has one input",
+  t5 = "mt.models has no family that reads two sequences",
+  bart = "mt.models has no family that reads two sequences",
+  whisper = "mt.models has no family that reads sound and tokens",
+  clip = "mt.models has no family that reads images and tokens",
   mixtral = "mixtures of experts are no layer",
   mamba = "scans of states are no layer",
 }
@@ -329,10 +329,9 @@ function hf.import(path)
   end
   local found, notes = hf.read(file), {}
   local built, layer = util.try(models[found.name], nil, found.options)
-  local input = found.family.longest and {1, 1} or {1, found.all.num_channels, found.all.image_size,
-    found.all.image_size}
+  local input = found.family.longest and {1} or {found.all.num_channels, found.all.image_size, found.all.image_size}
   local network
-  if built then built, network = util.try(nn.network, nil, layer, nil, input) end
+  if built then built, network = util.try(nn.network, nil, layer, nil, 1, input) end
   if not built then fail(file, "%s", util.text_of(network or layer)) end
   local parameters = network:parameters()
   local given = weights_of(folder, layer, network, notes)

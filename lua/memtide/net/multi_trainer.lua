@@ -32,7 +32,7 @@ end
 local function network_of(program, batch)
   local before = frozen_in(program.model, {})
   for _, layer in ipairs(program.frozen or {}) do layer:freeze() end
-  local good, network = pcall(nn.network, program.model, program.loss, {batch, table.unpack(program.input)})
+  local good, network = pcall(nn.network, program.model, program.loss, batch, program.input)
   for layer, frozen in pairs(before) do layer.frozen = frozen or nil end
   return good and network or error(network, 0)
 end

@@ -2,6 +2,8 @@
 -- container may have names for its children; the children of a graph are its steps (graph.lua).
 local core = require "memtide.core"
 local graph = require "memtide.net.graph"
+local inputs = require "memtide.net.inputs"
+local optim = require "memtide.net.optim"
 local printed = require "memtide.net.printed"
 local specs = require "memtide.net.specs"
 local util = require "memtide.base.util"
@@ -37,7 +39,7 @@ end
 
 -- There is no tensor to call these with, or on: a trainer does what they do.
 local LOOP = "mt.trainer{model = model, loss = criterion, optimizer = ...} has it, and trainer:step(x, y) does "
-  .. "zero_grad, forward, loss, backward and the optimizer's step"
+  .. "zero_grad, forward, loss, backward and the optimizer's step; with parts = true it has them one by one"
 function Loss.__call(loss) util.fail("%s is called: there is no tensor type; %s", loss.kind, LOOP) end
 Loss.__index = {backward = function(loss) util.fail("%s has no backward: %s", loss.kind, LOOP) end}
 
@@ -87,8 +89,10 @@ local function set_frozen(layer, frozen)
   return layer
 end
 
--- layer:freeze() is PyTorch's requires_grad_(False), for this layer and all layers in it.
+-- layer:freeze() is PyTorch's requires_grad_(False), for this layer and all layers in it. layer:parameters() is for an
+-- optimizer, as PyTorch's.
 local methods = {
+  parameters = optim.parameters,
   freeze = function(layer) return set_frozen(layer, true) end,
   unfreeze = function(layer) return set_frozen(layer, nil) end,
 }
@@ -276,7 +280,12 @@ setmetatable(nn, {
   end,
 })
 
--- The network of a model; input: shape of a batch {N, ...}. A layer that is used twice has its parameters once.
-local function network(model, loss, input) return util.must(core.network(model, loss, input)) end
+-- The network of a model for batches of that many samples; input: see inputs.lua. A layer that is used twice has its
+-- parameters once.
+local function network(model, loss, batch, input)
+  local made = util.must(core.network(model, loss, inputs.of(model, batch, input)))
+  inputs.check_tokens(input, made:inputs())
+  return made
+end
 
 return {nn = nn, is_layer = is_layer, is_loss = is_loss, terms = terms, of_classes = of_classes, network = network}

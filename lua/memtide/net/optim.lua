@@ -9,6 +9,27 @@ local optim = {}
 local Optimizer = {__name = "memtide.optimizer", __tostring = specs.show}
 Optimizer.__index = Optimizer
 
+-- model:parameters(), PyTorch's first argument of an optimizer
+local Parameters = {__name = "memtide.parameters"}
+local function parameters(layer) return setmetatable({of = layer}, Parameters) end
+
+-- make(options ...), or make(parameters, options ...): the optimizer then notes whose they are.
+local function after_parameters(make)
+  return function(first, ...)
+    if getmetatable(first) ~= Parameters then return make(first, ...) end
+    local optimizer = make(...)
+    optimizer.of = first.of
+    return optimizer
+  end
+end
+
+-- Raises if the optimizer was made of the parameters of another layer than the model.
+local function check_model(optimizer, model)
+  if optimizer.of == nil or optimizer.of == model then return end
+  util.fail("%s has the parameters of another layer than the model: all that is not frozen is trained, " ..
+    "and layer:freeze() leaves a layer out", optimizer.kind)
+end
+
 local rates = {} -- PyTorch's default learning rates
 
 -- The optimizer's learning rate
@@ -16,17 +37,17 @@ function Optimizer:rate() return self.options.lr or rates[self.kind] end
 
 for _, kind in ipairs(core.optimizer_kinds()) do
   rates[kind.name] = tonumber(kind.spec:match "lr:float=(%S+)")
-  optim[kind.name] = specs.constructor(kind.name, kind.spec, Optimizer, core.optimizer_bytes)
+  optim[kind.name] = after_parameters(specs.constructor(kind.name, kind.spec, Optimizer, core.optimizer_bytes))
 end
 
 local rule_spec
 for _, kind in ipairs(core.optimizer_kinds()) do rule_spec = kind.name == "Rule" and kind.spec or rule_spec end
 
-function optim.Rule(options)
+optim.Rule = after_parameters(function(options)
   local made = rule.build(options, function(own) return specs.check("Rule", rule_spec, own) end)
   core.optimizer_bytes(made)
   return setmetatable(made, Optimizer)
-end
+end)
 for name, call in pairs(rule.functions) do optim[name] = call end
 
 for kind, make in pairs(lr_schedule.schedules) do optim[kind] = make end
@@ -39,4 +60,5 @@ setmetatable(optim, {
   end,
 })
 
-return {optim = optim, is_optimizer = function(value) return getmetatable(value) == Optimizer end}
+return {optim = optim, parameters = parameters, check_model = check_model,
+  is_optimizer = function(value) return getmetatable(value) == Optimizer end}

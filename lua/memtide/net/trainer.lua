@@ -3,7 +3,10 @@ local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local data = require "memtide.net.data"
 local memory = require "memtide.net.memory"
+local inputs = require "memtide.net.inputs"
+local literal = require "memtide.base.literal"
 local nn = require "memtide.net.nn"
+local optim = require "memtide.net.optim"
 local lr_schedule = require "memtide.net.lr_schedule"
 local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
@@ -13,7 +16,7 @@ local trainer = {}
 local Trainer = {__name = "memtide.net.trainer"}
 Trainer.__index = Trainer
 
-local KEYS = {"model", "input", "loss", "classes", "seed", "memory", "schedule"}
+local KEYS = {"model", "input", "loss", "classes", "seed", "memory", "schedule", "parts"}
 for _, name in ipairs(settings.names) do KEYS[#KEYS + 1] = name end
 local TRAIN, EVALUATE, PREDICT = 1, 2, 3
 
@@ -27,10 +30,11 @@ local function values_of(options)
 end
 
 -- Three programs with the same parameters: training, evaluation with targets, outputs only.
-local function compile_all(network, values)
+local function compile_all(network, values, parts)
   local device, train = cell.device(values.device), settings.for_core(values)
   local evaluate, predict = settings.for_evaluation(values), settings.for_evaluation(values)
   train.scheduled, evaluate.scheduled, predict.scheduled, predict.no_loss = true, true, true, true
+  train.parts, train.keep_output = parts, parts
   return {util.must(core.compile(network, train, device)), util.must(core.compile(network, evaluate, device)),
     util.must(core.compile(network, predict, device))}
 end
@@ -57,12 +61,25 @@ local function check_classes(network, options)
   end
 end
 
+-- Do the parts of a step run one by one?
+local function parts_of(options, values)
+  local parts = options.parts
+  if parts == nil then return false end
+  util.check_type('trainer: "parts"', parts, "boolean")
+  if parts and values.mode ~= "train" then util.fail 'trainer: "parts": expected mode = "train"' end
+  if parts and values.accumulate > 1 then
+    util.fail 'trainer: "parts": expected accumulate = 1: gradients sum up until zero_grad'
+  end
+  return parts
+end
+
 -- What a saved run and the trainer that continues it must have in common, as text
 local function identity(options, values, seed)
   return {network = tostring(options.model), loss = tostring(options.loss), seed = tostring(seed),
-    input = table.concat(options.input, "x"), batch = tostring(values.batch), accumulate = tostring(values.accumulate),
+    input = inputs.text(options.input), batch = tostring(values.batch), accumulate = tostring(values.accumulate),
     schedule = options.schedule and options.schedule.text or "none",
-    precision = values.precision, optimizer = tostring(values.optimizer), mode = values.mode}
+    precision = values.precision, optimizer = tostring(values.optimizer), mode = values.mode,
+    parts = options.parts and "true" or nil}
 end
 
 -- trainer{model =, input = {3, 32, 32}, loss =, optimizer =, batch =, precision = ...} -> a trainer; nil, message,
@@ -73,25 +90,26 @@ function trainer.new(options)
     util.fail('trainer: "model": expected a layer, found a %s', type(options.model))
   end
   if not nn.is_loss(options.loss) then util.fail('trainer: "loss": expected a loss, found a %s', type(options.loss)) end
-  if type(options.input) ~= "table" then
-    util.fail('trainer: "input": expected the shape of one sample, such as {3, 32, 32}, found %s',
-      tostring(options.input))
+  if not inputs.is(options.input) then
+    util.fail('trainer: "input": expected %s, found %s', inputs.EXPECTED, literal.of(options.input))
   end
   if options.schedule and not lr_schedule.is(options.schedule) then
     util.fail('trainer: "schedule": expected a schedule such as optim.StepLR(30), found a %s', type(options.schedule))
   end
   local limit, seed = limit_of(options.memory), whole("seed", options.seed, 0)
   local values = values_of(options)
-  local network = nn.network(options.model, options.loss, {values.batch, table.unpack(options.input)})
+  optim.check_model(values.optimizer, options.model)
+  local network = nn.network(options.model, options.loss, values.batch, options.input)
   check_classes(network, options)
-  local programs = compile_all(network, values)
+  local parts = parts_of(options, values)
+  local programs = compile_all(network, values, parts)
   local runtime, message, code = core.runtime{programs = programs, allocator = values.allocator, memory = limit,
     seed = seed or 1}
   if not runtime then return nil, message, code end
   local self = setmetatable({network = network, programs = programs, runtime = runtime,
     model = options.model, files = rawget(options.model, "files"), schedule = options.schedule,
     labels = nn.of_classes(options.loss), base_rate = values.optimizer:rate(), mode = values.mode,
-    identity = identity(options, values, seed or 1)}, Trainer)
+    allocator = values.allocator, limit = limit, parts = parts, cleared = true, identity = identity(options, values, seed or 1)}, Trainer)
   memory.watch(self)
   return self
 end
@@ -104,12 +122,71 @@ local function run(self, which, x, y)
   return loss, message, code
 end
 
+-- The learning rate of the next update, where a schedule sets it
+local function follow_schedule(self)
+  if not self.schedule or self.mode ~= "train" then return end
+  util.must(self.runtime:write("lr", {self.schedule:rate(self.base_rate, core.updates(self.runtime))}))
+end
+
 -- One update from x and its targets -> loss, seconds, skipped; nil, message, code: failed (no memory, for example)
 function Trainer:step(x, y)
-  if self.schedule and self.mode == "train" then
-    util.must(self.runtime:write("lr", {self.schedule:rate(self.base_rate, core.updates(self.runtime))}))
-  end
+  follow_schedule(self)
+  self.cleared = false
   return run(self, TRAIN, x, y)
+end
+
+-- ---- the parts of a step, of a trainer with parts = true: gradients stay, as PyTorch's do, until zero_grad
+
+local function need_parts(self, name)
+  if self.parts then return end
+  util.fail("trainer:%s: the trainer runs whole steps, trainer:step(x, y): with parts = true it has forward, backward, " ..
+    "update, zero_grad, gradient and output", name)
+end
+
+-- Calls the runtime's method of that name -> the loss of the last forward pass, seconds, skipped; nil, message, code
+local function part(self, name, ...)
+  need_parts(self, name)
+  memory.before(self)
+  local loss, more, last = self.runtime[name](self.runtime, TRAIN, ...)
+  memory.after(self)
+  return loss, more, last
+end
+
+-- The forward pass of a batch -> loss, seconds; nil, message, code
+function Trainer:forward(x, y) return part(self, "forward", x, y) end
+
+-- The gradients of the last forward pass's loss, added to those that are there -> the loss, seconds; nil, message, code
+function Trainer:backward()
+  local loss, more, last = part(self, "backward", self.cleared)
+  self.cleared = self.cleared and not loss
+  return loss, more, last
+end
+
+-- The optimizer's update from the gradients -> the loss, seconds, skipped; nil, message, code
+function Trainer:update()
+  need_parts(self, "update")
+  if self.cleared then util.fail "trainer:update: there are no gradients: backward has not run since zero_grad" end
+  follow_schedule(self)
+  return part(self, "update")
+end
+
+-- The next backward pass makes new gradients.
+function Trainer:zero_grad()
+  need_parts(self, "zero_grad")
+  self.cleared = true
+end
+
+-- The gradient of the parameter of that name -> numbers, shape; nil: there is none, as after zero_grad
+function Trainer:gradient(name)
+  need_parts(self, "gradient")
+  if self.cleared then return nil end
+  return self.runtime:read(name .. ".grad")
+end
+
+-- What the network gave in the last forward pass -> numbers, shape
+function Trainer:output()
+  need_parts(self, "output")
+  return self.runtime:read(self.programs[TRAIN]:names().output, TRAIN)
 end
 
 -- Sets the learning rate of the next updates. With a schedule that is an error.
@@ -177,6 +254,12 @@ end
 
 -- {used, held, limit, categories, peak = {bytes, used, op, categories}}, in bytes
 function Trainer:memory() return memory.of(self) end
+
+-- What `steps` steps need, before they run: {peak = {bytes, used, op, categories}, allocated, reserved, ...}, in bytes
+function Trainer:predicted(steps)
+  local others = table.move(self.programs, 2, #self.programs, 1, {})
+  return util.must(self.programs[TRAIN]:predict{allocator = self.allocator, memory = self.limit, steps = steps or 2, with = others})
+end
 
 -- {{name, shape, elements}, ...}, and the sum of the elements
 function Trainer:parameters() return self.network:params(), self.network:parameters() end

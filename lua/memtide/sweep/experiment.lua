@@ -3,6 +3,8 @@ local axes = require "memtide.sweep.axes"
 local claims = require "memtide.sweep.claims"
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"
+local data = require "memtide.net.data"
+local inputs = require "memtide.net.inputs"
 local script_options = require "memtide.sweep.script_options"
 local measure = require "memtide.results.measure"
 local nn = require "memtide.net.nn"
@@ -46,13 +48,7 @@ local function rule(test, expected)
   end
 end
 
-local function is_shape(value)
-  if not literal.is_table(value) or #value < 1 or #value > 3 then return false end
-  for _, n in ipairs(value) do if math.type(n) ~= "integer" or n < 1 then return false end end
-  return true
-end
-
-local function is_input(value) return is_shape(value) or type(value) == "function" end
+local function is_input(value) return inputs.is(value) or type(value) == "function" end
 
 local function is_model(value) return nn.is_layer(value) or type(value) == "function" end
 
@@ -78,7 +74,6 @@ local function is_weights(value)
 end
 
 local flag = rule(function(value) return type(value) == "boolean" end, "true or false")
-local function is_dataset(value) return type(value) == "userdata" and tostring(value) == "memtide.Dataset (open)" end
 local function number(least, most)
   return rule(function(value) return math.type(value) and value >= least and value <= most end,
     ("a number from %g to %g"):format(least, most))
@@ -89,9 +84,8 @@ local at_least_1 = settings.whole(1, settings.MOST)
 local RULES = {
   name = a_file_name, case = a_name, model_name = a_name, shuffle = flag, drop_last = flag, predict_only = flag,
   model = rule(is_model, "a layer, or a function of the settings that returns one"),
-  input = rule(is_input, "the shape of one sample, or a function of the settings that returns it: one to three " ..
-    "whole numbers such as {3, 32, 32} (several inputs are parts of one: x:narrow(1, 0, n))"),
-  target = rule(is_shape, "the shape of one target, one to three whole numbers"),
+  input = rule(is_input, inputs.EXPECTED .. "; or a function of the settings that returns it"),
+  target = rule(inputs.is_shape, "the shape of one target, one to three whole numbers"),
   classes = at_least_1, steps = at_least_1, epochs = at_least_1, repeats = at_least_1,
   warmup = settings.whole(0, settings.MOST), seed = settings.whole(0, math.maxinteger),
   rounds = settings.whole(1, 100), confidence = number(0.0001, 1), time_limit = number(0.001, 1e6),
@@ -99,9 +93,9 @@ local RULES = {
   where = rule(function(value) return type(value) == "function" end, "a function of a cell's settings"),
   monotone = rule(is_names, "the name of an axis, a list of names, or false"),
   loss = rule(nn.is_loss, "a loss such as nn.CrossEntropyLoss(), of several outputs a sum of losses"),
-  data = rule(function(value) return is_dataset(value) or type(value) == "function" end,
+  data = rule(function(value) return data.is_dataset(value) or type(value) == "function" end,
     "an open dataset of mt.data, or a function of the settings that returns one"),
-  test_data = rule(is_dataset, "an open dataset of mt.data"),
+  test_data = rule(data.is_dataset, "an open dataset of mt.data"),
   weights = rule(is_weights, 'the path of safetensors that parameters start from, or {path, strict = false, ' ..
     'skip = {names}} as trainer:load takes them'),
 }

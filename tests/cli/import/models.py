@@ -75,6 +75,22 @@ class Pair(nn.Module):
         return self.fc(a + b)
 
 
+class Two(nn.Module):
+    """Of tokens and an image"""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(50, 16)
+        self.conv = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+        self.head = nn.Linear(24, 5)
+
+    def forward(self, input_ids, pixel_values):
+        words = self.embed(input_ids).mean(1)
+        image = self.conv(pixel_values).mean((2, 3))
+        both = torch.cat((words, image), 1)
+        return self.head(both)
+
+
 def broken():
     raise ValueError("no such size")
 
