@@ -1,11 +1,11 @@
 /* data.h: samples from files or random numbers, and batches of them.
  *
  * A dataset hands out its samples as fp32 in PyTorch's order, (value * scale - mean[c]) / std[c]. Samples of plain IDX,
- * .npy, CIFAR and tar files stay there: the files are read once from front to back when the dataset is opened, for the hash of
- * their content, and then sample by sample. They must not change before the dataset is freed. Targets, texts, and
- * samples of compressed files or of what is not a regular file are held in host memory, as they are in the file. Files
- * are untrusted: sizes are checked before anything is allocated. The readers fail with ERR_FILE (cannot be opened or
- * read), ERR_FORMAT (wrong content), ERR_SCRIPT (wrong argument) or ERR_HOST_MEMORY. */
+ * .npy, CIFAR and tar files stay there: the files are read once from front to back when the dataset is opened, for the
+ * hash of their content, and then sample by sample. They must not change before the dataset is freed. Targets, texts,
+ * and samples of compressed files or of what is not a regular file are held in host memory, as they are in the file.
+ * Files are untrusted: sizes are checked before anything is allocated. The readers fail with ERR_FILE (cannot be opened
+ * or read), ERR_FORMAT (wrong content), ERR_SCRIPT (wrong argument) or ERR_HOST_MEMORY. */
 #ifndef MT_DATA_H
 #define MT_DATA_H
 
@@ -22,8 +22,8 @@ int dataset_cifar10(const char *const *paths, int n_paths, Dataset **out, Err *e
 /* .npy arrays whose first dimension is N; (N) is read as (N, 1). x: float32, float64, uint8, or int32 and int64 within
  * +-2^24 (token ids). y: labels of rank 1 (int32, int64, uint8) or float targets; NULL: no targets. */
 int dataset_npy(const char *x, const char *y, Dataset **out, Err *e);
-/* Shards as WebDataset has them: plain tar archives. Members KEY.npy (an array, of the same type and shape in all) and, in
- * all samples or in none, KEY.cls (the label as decimal text) are a sample; their order is that of the archives. */
+/* Shards as WebDataset has them: plain tar archives. Members KEY.npy (an array, of the same type and shape in all) and,
+ * in all samples or in none, KEY.cls (the label as decimal text) are a sample; their order is that of the archives. */
 int dataset_tar(const char *const *paths, int n_paths, Dataset **out, Err *e);
 /* `count` samples drawn from `seed`, each made when it is asked for. Inputs are standard normal. classes > 0: targets
  * are labels below `classes`, of shape `target` (NULL or rank 0: one label). classes = 0: targets are standard normal,
@@ -69,7 +69,7 @@ int loader_open(
 void loader_close(Loader *l); /* NULL is allowed */
 int64_t loader_batches(const Loader *l); /* per epoch */
 int loader_prefetch(const Loader *l);
-size_t loader_bytes(const Loader *l);    /* of host memory: the batches ahead, and 8 bytes for each sample if shuffled */
+size_t loader_bytes(const Loader *l);    /* of host memory: the batches ahead; 8 bytes for each sample if shuffled */
 /* The next batch: *count samples into x, and their targets into t (NULL: not wanted). *count = 0 at the end of an
  * epoch; the call after that starts the next epoch. A batch that fails as dataset_get does stays the next one. */
 int loader_next(Loader *l, float *x, void *t, int64_t *count, Err *e);

@@ -1,7 +1,7 @@
 /* Shards as WebDataset has them: tar archives in which members that follow each other and have the same stem are one
  * sample, KEY.npy and KEY.cls. Read are POSIX's ustar and pax headers, GNU's long names and the older format; links,
- * devices and sparse files are errors, and so is a member that would be left out. The index is made by one pass over the
- * headers. */
+ * devices and sparse files are errors, and so is a member that would be left out. One pass over the headers makes the
+ * index. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -113,7 +113,7 @@ static int64_t decimal(const char *text, size_t n) {
     return n ? v : -1;
 }
 
-/* One of pax's records, "KEY=VALUE" with n bytes. Those that say neither name nor size nor holes change nothing here. */
+/* One of pax's records, "KEY=VALUE" of n bytes. Those that say neither name nor size nor holes change nothing. */
 static int take_record(Tar *t, const char *record, size_t n, bool global, Err *e) {
     static const char sparse[] = "GNU.sparse.";
     const char *equals = memchr(record, '=', n);
@@ -325,8 +325,8 @@ static int tar_open(Tar *t, const char *path, Err *e) {
     DataFile f;
     int code = data_open(&f, path, e);
     if (!code && f.length < 0)
-        code = err_set(e, ERR_FORMAT, "%s: expected a plain tar archive, whose samples can be read in any order, found a "
-                       "compressed one or no regular file", path);
+        code = err_set(e, ERR_FORMAT, "%s: expected a plain tar archive, whose samples can be read in any order, found "
+                       "a compressed one or no regular file", path);
     if (!code) code = part_open(t->part, &f, e);
     data_close(&f);
     t->at = 0;

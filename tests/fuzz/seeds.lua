@@ -79,13 +79,13 @@ end
 local function archive(...) return table.concat{...} .. ("\0"):rep(1024) end
 local small = npy("|u1", "(2, 3)", "\1\2\3\4\5\6")
 local long = ("d/"):rep(60) .. "a.npy"
-local function record(text) return ("%d %s\n"):format(#text + 4, text) end -- of two digits
+local function pax(text) return ("%d %s\n"):format(#text + 4, text) end -- of two digits
 put("tar", "two", archive(member("a.npy", small), member("a.cls", "3"), member("b.npy", small), member("b.cls", "12\n")))
 put("tar", "alone", archive(member("dir/", "", "5"), member("dir/a.npy", small), member("dir/b.npy", small)))
 put("tar", "gnu", archive(member("././@LongLink", long .. "\0", "L"), member(long:sub(1, 100), small)))
-put("tar", "pax", archive(member("pax", record "mtime=1.5" .. record "path=k.npy", "x"), member("x", small)))
-put("tar", "pax_size", archive(member("pax", record(("size=%05d"):format(#small)), "x"), member("k.npy", small)))
-put("tar", "global", archive(member("pax", record "comment=x", "g"), member("k.npy", small, "7", {prefix = "p/q"})))
+put("tar", "pax", archive(member("pax", pax "mtime=1.5" .. pax "path=k.npy", "x"), member("x", small)))
+put("tar", "pax_size", archive(member("pax", pax(("size=%05d"):format(#small)), "x"), member("k.npy", small)))
+put("tar", "global", archive(member("pax", pax "comment=x", "g"), member("k.npy", small, "7", {prefix = "p/q"})))
 put("tar", "base256", archive(member("k.npy", small, "0", {size = "\x80" .. (">I11"):pack(#small)})))
 put("tar", "link", archive(member("k.npy", "", "2")))
 put("tar", "jpeg", archive(member("k.jpg", "JFIF"), member("k.cls", "1")))

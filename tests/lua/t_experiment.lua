@@ -114,10 +114,9 @@ for kind = 1, 2 do
   tap.is(left[1], nil, "it is dropped with its cell")
   tap.is(both[kind].values.data, made.data, "and made again by the next one")
 end
-local shared = drawn(1)
-local of_shared = cell.build(declare{data = function() return shared end}:cells()[1])
-cell.release(of_shared)
-tap.is(tostring(shared), "memtide.Dataset (open)", "unless the script holds on to it")
+local held = drawn(1)
+cell.release(cell.build(declare{data = function() return held end}:cells()[1]))
+tap.is(tostring(held), "memtide.Dataset (open)", "unless the script holds on to it")
 for _, wrong in ipairs{0, function() end} do
   tap.raises("data: expected an open dataset of mt.data, or a function", "a function that returns a " .. type(wrong),
     function() cell.build(declare{data = function() return wrong end}:cells()[1]) end)
@@ -132,9 +131,10 @@ tap.raises("prefetch: expected a whole number from 0 to 1024, found 1025", "too 
   {prefetch = 1025})
 for _, name in ipairs{"cache", "normalize"} do
   local dataset = drawn(1)
-  local reader <close> = mt.data.loader{dataset, batch = 2}.core
+  local reader = mt.data.loader{dataset, batch = 2}
   tap.raises(name .. ": a loader of this dataset is open", name .. " while a loader reads",
     function() dataset[name](dataset, {0}, {1}) end)
+  reader:close()
 end
 
 -- ---- mistakes

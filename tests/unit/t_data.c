@@ -122,8 +122,8 @@ static void test_idx_refused(bool gz) {
                          : "too long: expected 30 bytes for the shape (5, 2, 3) of its header, found 31", path_x);
     CHANGED(x, memset(b.at + 4, 0, 4), "shape (0, 2, 3): expected sizes from 1", path_x);
     CHANGED(x, memset(b.at + 4, 255, 4), "shape (4294967295, 2, 3): expected sizes from 1", path_x);
-    CHANGED(x, memset(b.at + 5, 100, 11), gz ? "expected at most 8589934592 bytes" : "expected at most 9223372036854775807 bytes",
-        path_x);
+    CHANGED(x, memset(b.at + 5, 100, 11),
+            gz ? "expected at most 8589934592 bytes" : "expected at most 9223372036854775807 bytes", path_x);
     CHANGED(x, b.at[5] = 64, "too short: expected 25165854 bytes", path_x);
     blob_write(path_x, &x, x.n, gz);
     CHANGED(blob_idx(((const int[]){IMAGES + 1, 0}), 4), (void)0, "expected 5 labels, one for each image", path_y);
@@ -384,7 +384,7 @@ static void test_changed(void) {
     blob_write(path_x, &b, b.n, false);
     ok(open_cifar(&d) == OK && !truncate(path_x, 4000), "a file that is cut off");
     is_int(dataset_get(d, 1, x, &label, &e), ERR_FILE, "cannot be read");
-    has_text(e.text, "/x: expected 3072 bytes at byte 3074, found 926: the file was cut off after it was opened", "as said");
+    has_text(e.text, "/x: expected 3072 bytes at byte 3074, found 926: the file was cut off after it was opened", "so");
     is_int(dataset_get(d, 0, x, &label, &e), ERR_FILE, "nor can samples that are still there");
     has_text(e.text, "/x: the file was changed after it was opened", "as said");
     dataset_free(d);

@@ -227,7 +227,7 @@ static void test_archives_refused(void) {
     Blob b = shard(), c = {.n = 0};
     c = b;
     c.n -= 2 * BLOCK;
-    refused(&c, "byte 6144: expected a header or the blocks of zeros that end an archive, found 0 bytes: the archive was");
+    refused(&c, "byte 6144: expected a header or the blocks of zeros that end an archive, found 0 bytes");
     c.n = 700;
     refused(&c, "byte 1024: expected a header"); /* the content is there, but not all of its block */
     c.n = 560;
@@ -253,7 +253,8 @@ static void test_archives_refused(void) {
             add_label(&c, "a.cls", "1"); add_npy(&c, "b.npy", "abcdef"));
     ARCHIVE("sample \"b\" before it has a .cls, the samples before have none", add_npy(&c, "a.npy", "abcdef");
             add_npy(&c, "b.npy", "abcdef"); add_label(&c, "b.cls", "1"));
-    ARCHIVE("byte 1024: sample \"a\" before it has no .npy", add_label(&c, "a.cls", "1"); add_npy(&c, "b.npy", "abcdef"));
+    ARCHIVE("byte 1024: sample \"a\" before it has no .npy", add_label(&c, "a.cls", "1");
+            add_npy(&c, "b.npy", "abcdef"));
     Blob x = npy_bytes("abcdef");
     x.at[strcspn((char *)x.at + 10, "2") + 10] = '1';
     ARCHIVE("\"b.npy\": expected type '|u1' and shape (2, 3), as all samples before, found '|u1' and (1, 3)",
