@@ -62,9 +62,11 @@ static void use_dataset(int code, Dataset *d, const Err *e) {
     int64_t sample = shape_elements(&s), target = t.rank ? shape_elements(&t) : 1, count = dataset_count(d);
     if (sample < 1 || target < 1 || count < 1 || !dataset_text(d)) fuzz_failed("a dataset without samples");
     if (sample <= LARGEST && target <= LARGEST) {
+        Err again;
         float *x = calloc((size_t)sample, sizeof *x), *y = calloc((size_t)target, sizeof *y);
-        for (int64_t i = 0; i < count && i < SAMPLES && x && y; i++) dataset_get(d, i, x, y);
-        if (x && y) dataset_get(d, count - 1, x, y);
+        for (int64_t i = 0; i < count && i < SAMPLES && x && y; i++)
+            if (dataset_get(d, i, x, y, &again)) fuzz_failed("%s", again.text);
+        if (x && y && dataset_get(d, count - 1, x, y, &again)) fuzz_failed("%s", again.text);
         free(x);
         free(y);
         use_loader(d, (size_t)sample, (size_t)target);
@@ -123,6 +125,14 @@ static void run_npy_pair(const uint8_t *data, size_t n) {
     if (!files) return;
     const char *x = fuzz_file(0, files, first), *y = fuzz_file(1, files + first, n - first);
     int code = dataset_npy(x, y, &d, &e);
+    use_dataset(code, d, &e);
+}
+
+static void run_tar(const uint8_t *data, size_t n) {
+    Err e = {0};
+    Dataset *d = NULL;
+    const char *path = fuzz_file(0, data, n);
+    int code = dataset_tar(&path, 1, &d, &e);
     use_dataset(code, d, &e);
 }
 
@@ -292,7 +302,7 @@ static void run_csv(const uint8_t *data, size_t n) {
 
 static const Target targets[] = {
     {"idx", run_idx, NULL}, {"gz", run_gz, mutate_gz}, {"cifar", run_cifar, NULL}, {"npy", run_npy, mutate_number},
-    {"npy_pair", run_npy_pair, mutate_number}, {"text", run_text, NULL},
+    {"npy_pair", run_npy_pair, mutate_number}, {"tar", run_tar, mutate_tar}, {"text", run_text, NULL},
     {"safetensors", run_safetensors, mutate_header}, {"state_dict", run_state_dict, NULL}, {"csv", run_csv, mutate_number},
     {"pickle", run_pickle, NULL}, {"snapshot", run_snapshot, mutate_number},
     {"describe", fuzz_describe, mutate_number},
