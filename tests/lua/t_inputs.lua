@@ -154,6 +154,7 @@ tap.raises("input pixels: tokens = 3, but no nn.Embedding reads it", "tokens of 
   {input = {ids = {WORDS}, pixels = {3, SIZE, SIZE, tokens = 3}}})
 tap.raises("input ids: tokens = 12, but an nn.Embedding that reads it has 11 rows", "too many tokens", new,
   {input = {ids = {WORDS, tokens = 12}, pixels = {3, SIZE, SIZE}}})
+tap.raises("expected the shape of one sample", "tokens of a single input", new, {input = {WORDS, tokens = 3}})
 tap.raises("expected the shape of one sample", "no shape", new, {input = {ids = {WORDS}, pixels = "large"}})
 tap.raises("input: expected a table with a value for each of the network's inputs", "one value", trainer.step, trainer, "abcd", y)
 tap.raises("input: there is no ids", "a value is missing", trainer.step, trainer, {pixels = x.pixels}, y)
