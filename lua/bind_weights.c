@@ -88,7 +88,8 @@ static int buffer_at(lua_State *L, const Runtime *r, int index) {
 
 /* ---- reading */
 
-/* Reads tensor t into a persistent buffer, by way of values[elements], 4 bytes each; stored: see read_tensor. */
+/* Reads tensor t into a persistent buffer, by way of values[elements], 4 bytes each; stored: see read_tensor. A constant is
+ * compared instead. */
 static int read_into(Runtime *r, Safetensors *s, const Tensor *t, int buffer, bool stored, void *values, Err *e) {
     const Buf *b = runtime_persistent(r, buffer);
     const Shape shape = program_outer_shape(b);
@@ -100,6 +101,9 @@ static int read_into(Runtime *r, Safetensors *s, const Tensor *t, int buffer, bo
     assert(code || !stored || t->bytes <= (size_t)shape_elements(&b->shape) * 4);
     if (!code && stored) code = safetensors_read_bytes(s, t, values, e);
     if (code) return code;
+    if (b->constant && memcmp(values, b->constant, (size_t)shape_elements(&b->shape) * CONSTANT_BYTES))
+        return err_set(e, ERR_FORMAT, "tensor \"%.80s\": its numbers are not those of the script's nn.Buffer", t->name);
+    if (b->constant) return OK;
     return stored ? runtime_write_bytes(r, buffer, values, e) : runtime_write(r, b->name, values, e);
 }
 

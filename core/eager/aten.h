@@ -17,6 +17,7 @@ Tensor *aten_permute(Eager *g, Tensor *x, const int *order);   /* order[rank] */
 Tensor *aten_transpose(Eager *g, Tensor *x, int a, int b);
 Tensor *aten_expand(Eager *g, Tensor *x, Size size);
 Tensor *aten_narrow(Eager *g, Tensor *x, int dim, int64_t length);
+Tensor *aten_slice(Eager *g, Tensor *x, int dim, int64_t length, int64_t step);
 Tensor *aten_select(Eager *g, Tensor *x, int dim);
 Tensor *aten_as_strided(Eager *g, Tensor *x, const int64_t *stride); /* of x's sizes; x is whole */
 Tensor *aten_contiguous(Eager *g, Tensor *x);                  /* x itself, or a copy */
@@ -44,6 +45,7 @@ Tensor *aten_dropout(Eager *g, Tensor *x);                     /* native_dropout
 Tensor *aten_prelu(Eager *g, Tensor *x, Tensor *w);
 Tensor *aten_neg(Eager *g, Tensor *x);
 Tensor *aten_rsub(Eager *g, Tensor *x); /* a number less x */
+Tensor *aten_clamp(Eager *g, Tensor *x, bool both); /* both: below and above */
 Tensor *aten_masked_fill(Eager *g, Tensor *x, Tensor *mask);
 Tensor *aten_triangle(Eager *g, int64_t rows, int64_t columns); /* ones(rows, columns, dtype=bool).tril() */
 Tensor *aten_where(Eager *g, Tensor *mask, Tensor *a, Tensor *b); /* b NULL: a number */
@@ -54,6 +56,7 @@ Tensor *aten_random(Eager *g, const char *op, Size size, ScalarType type);
 /* ---- aten_reduce.c; dims: a bit each */
 Tensor *aten_sum(Eager *g, Tensor *x, unsigned dims, bool keepdim);
 Tensor *aten_mean(Eager *g, Tensor *x, unsigned dims, bool keepdim);
+Tensor *aten_norm(Eager *g, Tensor *x, unsigned dims, bool keepdim); /* the square root of the sum of squares */
 Tensor *aten_amax(Eager *g, Tensor *x, unsigned dims, bool keepdim);
 Tensor *aten_max(Eager *g, Tensor *x, int dim, bool keepdim); /* its values */
 Tensor *aten_softmax(Eager *g, Tensor *x, int dim, bool log, ScalarType type); /* type: of the result */
@@ -91,6 +94,7 @@ Tensor *aten_adaptive_avg_pool2d(Eager *g, Tensor *x, Size y);
 Tensor *aten_upsample(Eager *g, Tensor *x, Size y, bool bilinear);
 Tensor *aten_gather(Eager *g, Tensor *x, Tensor *index);
 Tensor *aten_embedding(Eager *g, Tensor *index, Tensor *w);
+Tensor *aten_index(Eager *g, Tensor *w, Tensor *index); /* w[index] */
 
 /* ---- aten_loss.c; each a number */
 Tensor *aten_nll_loss(Eager *g, Tensor *x, Tensor *target, Tensor *weight);

@@ -298,6 +298,33 @@ Tensor *aten_where(Eager *g, Tensor *mask, Tensor *a, Tensor *b) {
     return y;
 }
 
+/* where(x >= min, grad, 0), with a second mask for two bounds */
+static void apply_clamp(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    Tensor *zero = scalar(g, dy[0]->type), *mask[2] = {NULL};
+    for (int k = 0; k <= (int)n->number[0]; k++) {
+        eager_op(g, k ? "aten::le" : "aten::ge");
+        READS(g, n->saved[0]);
+        mask[k] = tensor_like(g, n->saved[0], T_BOOL);
+    }
+    if (mask[1]) eager_inplace(g, "aten::logical_and_", mask[0], mask[1]);
+    tensor_drop(g, mask[1]);
+    dx[0] = iterate(g, "aten::where", dy[0], mask[0]);
+    tensor_drop(g, mask[0]);
+    tensor_drop(g, zero);
+}
+
+static const NodeRule clamp_rule = {"ClampBackward1", apply_clamp};
+
+Tensor *aten_clamp(Eager *g, Tensor *x, bool both) {
+    GUARD(g);
+    Node *n = node_new(g, &clamp_rule, &x, 1, 1);
+    if (n) n->number[0] = both;
+    node_save(g, n, 0, x);
+    Tensor *y = unary(g, "aten::clamp", x);
+    node_output(g, n, y);
+    return y;
+}
+
 void aten_masked_fill_inplace(Eager *g, Tensor *x, Tensor *mask) {
     Node *n = node_new(g, &masked_fill_rule, &x, 1, 1);
     node_save(g, n, 0, mask);

@@ -43,6 +43,34 @@ Tensor *aten_mean(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
     return reduced(g, &mean_rule, "aten::mean", x, dims, keepdim, true);
 }
 
+/* x (grad / y), in which what is 0 / 0 is filled with 0. saved: x, y. Source: FunctionsManual.cpp, norm_backward */
+static void apply_norm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    Tensor *x = n->saved[0], *y = aten_view(g, n->saved[1], reduced_size(&x->size, (unsigned)n->number[0], true));
+    Tensor *d = aten_view(g, dy[0], y->size), *part = aten_binary(g, WITH_DIV, d, y);
+    tensor_drop(g, d);
+    eager_op(g, "aten::eq");
+    READS(g, y);
+    Tensor *zero = tensor_like(g, y, T_BOOL);
+    eager_inplace(g, "aten::masked_fill_", part, zero);
+    tensor_drop(g, zero);
+    dx[0] = aten_binary(g, WITH_MUL, x, part);
+    tensor_drop(g, part);
+    tensor_drop(g, y);
+}
+
+static const NodeRule norm_rule = {"LinalgVectorNormBackward0", apply_norm};
+
+Tensor *aten_norm(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
+    GUARD(g);
+    Node *n = node_new(g, &norm_rule, &x, 1, 2);
+    if (n) n->number[0] = dims;
+    node_save(g, n, 0, x);
+    Tensor *y = reduce(g, "aten::linalg_vector_norm", x, x->type, dims, keepdim);
+    node_save(g, n, 1, y);
+    node_output(g, n, y);
+    return y;
+}
+
 /* Equal largest elements share it: (x == y) as a mask, how many there are, and grad / count * mask. saved: x, y */
 static void apply_amax(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     const Tensor *x = n->saved[0];

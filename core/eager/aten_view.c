@@ -148,12 +148,17 @@ static void apply_part(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 
 static const NodeRule slice_rule = {"SliceBackward0", apply_part}, select_rule = {"SelectBackward0", apply_part};
 
-Tensor *aten_narrow(Eager *g, Tensor *x, int dim, int64_t length) {
+Tensor *aten_slice(Eager *g, Tensor *x, int dim, int64_t length, int64_t step) {
     GUARD(g);
     Size size = x->size;
+    int64_t stride[TENSOR_RANK];
+    memcpy(stride, x->stride, sizeof stride);
     size.of[dim] = length;
-    return linked(g, &slice_rule, x, tensor_view(g, x, size, x->stride));
+    stride[dim] *= step;
+    return linked(g, &slice_rule, x, tensor_view(g, x, size, stride));
 }
+
+Tensor *aten_narrow(Eager *g, Tensor *x, int dim, int64_t length) { return aten_slice(g, x, dim, length, 1); }
 
 Tensor *aten_select(Eager *g, Tensor *x, int dim) {
     GUARD(g);

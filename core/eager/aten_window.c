@@ -76,24 +76,39 @@ Tensor *aten_upsample(Eager *g, Tensor *x, Size size, bool bilinear) {
     return y;
 }
 
-static void apply_embedding(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    eager_op(g, "aten::embedding_dense_backward");
+/* The gradient is a whole table; of an index it is zeros, into which rows are added up. */
+static void apply_rows(Eager *g, Node *n, const char *op, Tensor *const *dy, Tensor **dx) {
+    eager_op(g, op);
     READS(g, dy[0], n->saved[0]);
     dx[0] = tensor_new(g, dy[0]->type, n->size);
 }
 
-static const NodeRule embedding_rule = {"EmbeddingBackward0", apply_embedding};
+static void apply_embedding(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    apply_rows(g, n, "aten::embedding_dense_backward", dy, dx);
+}
 
-Tensor *aten_embedding(Eager *g, Tensor *index, Tensor *w) {
+static void apply_index(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    apply_rows(g, n, "aten::new_zeros", dy, dx);
+}
+
+static const NodeRule embedding_rule = {"EmbeddingBackward0", apply_embedding}, index_rule = {"IndexBackward0", apply_index};
+
+static Tensor *rows_of(Eager *g, const NodeRule *rule, const char *op, Tensor *index, Tensor *w) {
     GUARD(g);
     Size size = index->size;
     size.of[size.rank++] = w->size.of[1];
-    Node *n = node_new(g, &embedding_rule, &w, 1, 1);
+    Node *n = node_new(g, rule, &w, 1, 1);
     if (n) n->size = w->size;
     node_save(g, n, 0, index);
-    eager_op(g, "aten::embedding");
+    eager_op(g, op);
     Tensor *y = tensor_new(g, w->type, size);
     READS(g, index, y); /* of the table as many rows as the result has */
     node_output(g, n, y);
     return y;
 }
+
+Tensor *aten_embedding(Eager *g, Tensor *index, Tensor *w) {
+    return rows_of(g, &embedding_rule, "aten::embedding", index, w);
+}
+
+Tensor *aten_index(Eager *g, Tensor *w, Tensor *index) { return rows_of(g, &index_rule, "aten::index", index, w); }

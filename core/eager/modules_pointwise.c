@@ -40,10 +40,18 @@ static bool is_inplace(const Eager *g, const Layer *l) {
     return g->inplace == INPLACE_MARKED ? options_bool(&l->options, "inplace") : g->inplace == INPLACE_ON && strstr(l->kind->spec, "inplace:");
 }
 
+static Tensor *clamp(Eager *g, const Layer *l, Tensor *x) {
+    char min[OPTION_WORDS], max[OPTION_WORDS];
+    options_word(&l->options, "min", min);
+    options_word(&l->options, "max", max);
+    return aten_clamp(g, x, !min[0] && !max[0]);
+}
+
 Tensor *module_activation(Eager *g, const Layer *l, Tensor *const *in) {
     const char *kind = layer_kind(l);
     if (!strcmp(kind, "Softsign")) return softsign(g, in[0]);
     if (!strcmp(kind, "Scale")) return scale(g, l, in[0]);
+    if (!strcmp(kind, "Clamp")) return clamp(g, l, in[0]);
     Tensor *x = is_wide(kind) ? amp_wide(g, in[0]) : tensor_ref(in[0]);
     Tensor *y = aten_act(g, aten_act_rule(kind), x, is_inplace(g, l));
     tensor_drop(g, x);

@@ -14,6 +14,10 @@ Tensor *module_linear(Eager *g, const Layer *l, Tensor *const *in) {
     return y;
 }
 
+Tensor *module_linear_function(Eager *g, const Layer *l, Tensor *const *in) {
+    return aten_linear(g, in[0], in[1], l->n_in == 3 ? in[2] : NULL);
+}
+
 /* ---- products of two values */
 
 Tensor *module_matmul(Eager *g, const Layer *l, Tensor *const *in) {

@@ -28,7 +28,8 @@ Tensor *module_select(Eager *g, const Layer *l, Tensor *const *in) {
 }
 
 Tensor *module_narrow(Eager *g, const Layer *l, Tensor *const *in) {
-    return aten_narrow(g, in[0], dim_of(l, "dim", in[0]->size.rank), options_int(&l->options, "length"));
+    return aten_slice(g, in[0], dim_of(l, "dim", in[0]->size.rank), options_int(&l->options, "length"),
+                      options_int(&l->options, "step"));
 }
 
 Tensor *module_roll(Eager *g, const Layer *l, Tensor *const *in) {

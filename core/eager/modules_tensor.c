@@ -19,6 +19,11 @@ Tensor *module_reduce(Eager *g, const Layer *l, Tensor *const *in) {
     if (f == REDUCE_MAX) return aten_max(g, in[0], dim_of((double)options_int(&l->options, "dim"), rank), keepdim);
     const double *list = options_list(&l->options, "dim", &n);
     for (int64_t i = 0; i < n; i++) dims |= 1u << dim_of(list[i], rank);
+    if (f == REDUCE_NORM) {
+        Tensor *x = amp_wide(g, in[0]), *y = aten_norm(g, x, dims, keepdim);
+        tensor_drop(g, x);
+        return y;
+    }
     if (f == REDUCE_AMAX) return aten_amax(g, in[0], dims, keepdim);
     if (f == REDUCE_MEAN) return aten_mean(g, in[0], dims, keepdim);
     return aten_sum(g, in[0], dims, keepdim);
@@ -56,6 +61,18 @@ Tensor *module_compare(Eager *g, const Layer *l, Tensor *const *in) {
     Tensor *mask = aten_random(g, ops[op], SIZE(in[0]->size.of[0], in[1]->size.of[0]), T_BOOL);
     READS(g, in[0], in[1]);
     return mask;
+}
+
+/* A buffer was made when the model was moved; torch.tensor(values, device=device) is made at each call. */
+Tensor *module_constant(Eager *g, const Layer *l, Tensor *const *in) {
+    (void)in;
+    return l->kind->which ? aten_random(g, "aten::to", size_from(&l->out), l->out_below ? T_LONG : T_FLOAT)
+                          : tensor_ref(module_param(g, l, 0));
+}
+
+Tensor *module_index(Eager *g, const Layer *l, Tensor *const *in) {
+    (void)l;
+    return aten_index(g, in[0], in[1]);
 }
 
 Tensor *module_gather(Eager *g, const Layer *l, Tensor *const *in) {

@@ -1,7 +1,14 @@
 /* The activations: one op; `which` is the function (ActFn). Shape and order stay as they are. */
+#include <math.h>
 #include <string.h>
 
 #include "network/layer.h"
+
+/* Of a clamp; a word stands for none. */
+static double bound(const Options *o, const char *name, double none) {
+    char word[OPTION_WORDS];
+    return options_word(o, name, word)[0] ? none : options_float(o, name);
+}
 
 int layer_activation_shape(Network *n, Layer *l, Err *e) {
     const Options *o = &l->options;
@@ -13,6 +20,8 @@ int layer_activation_shape(Network *n, Layer *l, Err *e) {
     if (l->kind->which == ACT_HARDTANH && !(options_float(o, "max_val") > options_float(o, "min_val")))
         return layer_error(l, e, "max_val must be above min_val %g, found %g", options_float(o, "min_val"),
                            options_float(o, "max_val"));
+    if (l->kind->which == ACT_CLAMP && bound(o, "min", -INFINITY) > bound(o, "max", INFINITY))
+        return layer_error(l, e, "max must not be below min %g, found %g", options_float(o, "min"), options_float(o, "max"));
     return OK;
 }
 
@@ -27,6 +36,8 @@ int layer_activation_forward(Lower *lw, const Layer *l, const int *in) {
     a.act.act = strcmp(options_word(o, "approximate", text), "tanh") ? (ActFn)l->kind->which : ACT_GELU_TANH;
     for (size_t i = 0; i < ARRAY_LEN(slopes); i++) a.act.slope += (float)options_float(o, slopes[i]);
     for (size_t i = 0; i < ARRAY_LEN(highs); i++) a.act.high += (float)options_float(o, highs[i]);
+    if (a.act.act == ACT_CLAMP) a.act.slope = (float)bound(o, "min", -INFINITY);
+    if (a.act.act == ACT_CLAMP) a.act.high = (float)bound(o, "max", INFINITY);
     a.act.inplace = options_bool(o, "inplace");
     return lower_layer(lw, OP_act, l, in, &a);
 }

@@ -1,6 +1,6 @@
 /* Concat, Add and Mul (`which`: the op) of branches that read the same input, or of the inputs themselves if there are
  * no branches; `inplace` is for PyTorch's step, where the first value takes the result. Identity. Select and Narrow, which
- * cut a part out. Roll. Dimensions are PyTorch's: negative ones count from the end. */
+ * cut a part out, Narrow also every step-th element. Roll. Dimensions are PyTorch's: negative ones count from the end. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -181,19 +181,62 @@ static int emit_part(Lower *lw, const Layer *l, int x, const char *from, int64_t
     return lower_emit(lw, OP_slice, l, &x, 1, y, &a);
 }
 
+/* Of a part with a step: from its first to its last element. */
+static int64_t span(const Layer *l) {
+    return (options_int(&l->options, "length") - 1) * options_int(&l->options, "step") + 1;
+}
+
 int layer_narrow_shape(Network *n, Layer *l, Err *e) {
-    int64_t start, length = options_int(&l->options, "length");
+    int64_t start, length = options_int(&l->options, "length"), step = options_int(&l->options, "step");
     int dim, code = layer_expect_inputs(l, 1, e);
     (void)n;
-    if (!code) code = find_part(l, "start", length, &dim, &start, e);
+    if (!code) code = layer_expect_range(l, "step", 1, INT32_MAX, e);
+    if (!code) code = layer_expect_range(l, "length", 1, INT32_MAX, e);
+    if (!code) code = find_part(l, "start", span(l), &dim, &start, e);
+    if (!code && l->in.dim[dim] % step)
+        code = layer_error(l, e, "step %" PRId64 " does not divide dimension %d, whose size is %" PRId64, step, dim,
+                           l->in.dim[dim]);
     if (code) return code;
     Shape out = l->in;
     out.dim[dim] = length;
     layer_output(l, out);
+    if (step > 1) l->out_rows = out.rank == 4;
     return OK;
 }
 
+/* A slice of (outer, n / step, step, inner) along an axis. */
+static int steps_part(Lower *lw, const Layer *l, const char *name, int x, Shape apart, int axis, int64_t start) {
+    Attr a;
+    memset(&a, 0, sizeof a);
+    a.axis.axis = axis;
+    a.axis.start = start;
+    return lower_emit(lw, OP_slice, l, &x, 1, lower_temp(lw, l, name, apart, NULL, DT_F32), &a);
+}
+
+/* x[start::step] of (outer, n, inner). */
+static int narrow_steps(Lower *lw, const Layer *l, int x, int dim, int64_t start) {
+    const int64_t length = l->out.dim[dim], step = options_int(&l->options, "step");
+    Shape apart = {SHAPE_MAX, {1, l->in.dim[dim] / step, step, 1}};
+    Layer plain = *l;
+    plain.out_rows = true;
+    for (int d = 0; d < l->in.rank; d++)
+        if (d != dim) apart.dim[d < dim ? 0 : SHAPE_MAX - 1] *= l->in.dim[d];
+    x = lower_view_as(lw, &plain, "apart", apart, lower_plain(lw, l, x));
+    apart.dim[2] = 1;
+    x = steps_part(lw, &plain, "part", x, apart, 2, start % step);
+    if (length < apart.dim[1]) {
+        apart.dim[1] = length;
+        x = steps_part(lw, &plain, "length", x, apart, 1, start / step);
+    }
+    return lower_view(lw, l, x);
+}
+
 int layer_narrow_forward(Lower *lw, const Layer *l, const int *in) {
+    int dim;
+    int64_t start;
+    const int code = find_part(l, "start", span(l), &dim, &start, NULL);
+    assert(!code), (void)code; /* layer_narrow_shape has checked it */
+    if (options_int(&l->options, "step") > 1) return narrow_steps(lw, l, in[0], dim, start);
     return emit_part(lw, l, lower_rows(lw, l, in[0]), "start", options_int(&l->options, "length"),
                      lower_buf(lw, l, "y", DT_F32));
 }

@@ -46,3 +46,29 @@ int layer_linear_forward(Lower *lw, const Layer *l, const int *in) {
     const int x = lower_flat(lw, l, in[0], l->out.dim[l->out.rank - 1], &flat);
     return lower_unflat(lw, l, lower_layer(lw, OP_linear, &flat, &x, NULL));
 }
+
+/* ---- F.linear(x, w, b): of values, which may be parameters */
+
+int layer_linear_function_shape(Network *n, Layer *l, Err *e) {
+    char x[SHAPE_TEXT], w[SHAPE_TEXT];
+    (void)n;
+    if (l->n_in != 2 && l->n_in != 3) return layer_error(l, e, "expects 2 or 3 values, found %d", l->n_in);
+    const Shape *weight = &l->ins[1].shape, *bias = &l->ins[2].shape;
+    Shape y = l->in;
+    if (y.rank < 2 || l->in_is_param || weight->rank != 2 || y.dim[y.rank - 1] != weight->dim[1])
+        return layer_error(l, e, "expected x (..., I) and a weight (O, I), found %s and %s", shape_text(&y, x),
+                           shape_text(weight, w));
+    if (l->n_in == 3 && (bias->rank != 1 || bias->dim[0] != weight->dim[0]))
+        return layer_error(l, e, "expected a bias of (%" PRId64 "), found %s", weight->dim[0], shape_text(bias, x));
+    y.dim[y.rank - 1] = weight->dim[0];
+    layer_output(l, y);
+    l->out_rows = y.rank == 4;
+    return OK;
+}
+
+int layer_linear_function_forward(Lower *lw, const Layer *l, const int *in) {
+    Layer flat;
+    int of[3] = {lower_flat(lw, l, lower_plain(lw, l, in[0]), l->out.dim[l->out.rank - 1], &flat)};
+    for (int k = 1; k < l->n_in; k++) of[k] = lower_rows(lw, l, in[k]);
+    return lower_unflat(lw, l, lower_op(lw, OP_linear, &flat, of, l->n_in, NULL));
+}

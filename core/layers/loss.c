@@ -151,7 +151,7 @@ int layer_class_loss_forward(Lower *lw, const Layer *l, const int *in) {
     const double *weight = options_list(&l->options, "weight", &n);
     char name[BUF_NAME];
     snprintf(name, sizeof name, "class_weights%s", l->path + strlen("loss"));
-    int w = weight ? program_constant(lw->p, name, weight, n) : NO_BUF;
+    int w = weight ? program_constant(lw->p, name, shape1(n), DT_F32, weight) : NO_BUF;
     int x = logit_rows(lw, l, in[0]), loss = finish(lw, OP_cross_entropy, l, x, find_target(lw, l, x), w, &a);
     if (!lw->p->failed && lw->training && !a.loss.log && l->in.dim[1] >= LONG_ROW) {
         const Shape stats = shape2(lw->p->bufs[x].shape.dim[0], 2);

@@ -20,7 +20,7 @@ static int expect_values(const Layer *l, int n, Err *e) {
 /* The first n values are neither labels nor masks nor what those are made of. */
 static int expect_numbers(const Layer *l, int n, Err *e) {
     for (int k = 0; k < n; k++)
-        if (l->ins[k].labels || l->ins[k].positions || l->ins[k].mask)
+        if (l->ins[k].labels || l->ins[k].positions || l->ins[k].mask || l->ins[k].below)
             return layer_error(l, e, "value %d is made of whole numbers, which it does not read", k);
     return OK;
 }

@@ -25,6 +25,7 @@
     X(HARDSWISH, "hardswish", 'x')  \
     X(RELU6,     "relu6",    'y')    \
     X(HARDTANH,  "hardtanh", 'x')    \
+    X(CLAMP,     "clamp",    'x')    \
     X(HARDSIGMOID, "hardsigmoid", 'y') \
     X(MISH,      "mish",     'x')    \
     X(LOGSIGMOID, "logsigmoid", 'y') \
@@ -103,6 +104,7 @@ MT_FN float act_value(ActAttr a, float x) {
     case ACT_SOFTPLUS: return a.slope * x > 20.0f ? x : log1pf(expf(a.slope * x)) / a.slope; /* PyTorch's threshold */
     case ACT_HARDSWISH: return x * (x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f);
     case ACT_RELU6: return x < 0.0f ? 0.0f : x > 6.0f ? 6.0f : x;
+    case ACT_CLAMP:
     case ACT_HARDTANH: return x < a.slope ? a.slope : x > a.high ? a.high : x;
     case ACT_HARDSIGMOID: return x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f;
     case ACT_MISH: /* tanh(log(1 + e^x)) = n / (n + 2) with n = e^x (e^x + 2); 1 where that would overflow */
@@ -147,6 +149,7 @@ MT_FN float act_slope(ActAttr a, float s) {
     case ACT_SOFTPLUS: return a.slope * s > 20.0f ? 1.0f : 1.0f / (1.0f + expf(-a.slope * s));
     case ACT_HARDSWISH: return s <= -3.0f ? 0.0f : s >= 3.0f ? 1.0f : (2.0f * s + 3.0f) / 6.0f;
     case ACT_RELU6: return s > 0.0f && s < 6.0f ? 1.0f : 0.0f;
+    case ACT_CLAMP: return s >= a.slope && s <= a.high ? 1.0f : 0.0f;
     case ACT_HARDTANH: return s > a.slope && s < a.high ? 1.0f : 0.0f;
     case ACT_HARDSIGMOID: return s > 0.0f && s < 1.0f ? 1.0f / 6.0f : 0.0f;
     case ACT_MISH: /* with t = e^x: n / (n + 2) + 4 x t (t + 1) / (n + 2)^2 */

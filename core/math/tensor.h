@@ -3,6 +3,8 @@
 #ifndef MT_TENSOR_H
 #define MT_TENSOR_H
 
+#include <math.h>
+
 #include "strided.h"
 
 /*     name   PyTorch */
@@ -37,10 +39,11 @@ static inline bool binary_reads(BinaryFn f, bool by_second, bool reads_second) {
     return (f == BINARY_MUL && by_second != reads_second) || (f == BINARY_DIV && (by_second || reads_second));
 }
 
-/* AMAX shares its gradient among equal largest elements, MAX gives it to the first of them. */
+/* NORM is the square root of the sum of the squares. AMAX shares its gradient among equal largest elements, MAX gives it to the first of them. */
 #define REDUCTIONS(X)   \
     X(SUM,  "sum")  \
     X(MEAN, "mean") \
+    X(NORM, "norm") \
     X(AMAX, "amax") \
     X(MAX,  "max")
 
@@ -54,6 +57,14 @@ typedef enum ReduceFn {
 typedef struct ReduceAttr { ReduceFn f; } ReduceAttr;
 
 static inline bool reduce_is_max(ReduceFn f) { return f >= REDUCE_AMAX; }
+/* Does the gradient read x and y? */
+static inline bool reduce_reads(ReduceFn f) { return f >= REDUCE_NORM; }
+
+/* What is added up, and what is made of the sum. */
+MT_FN float reduce_term(ReduceFn f, float x) { return f == REDUCE_NORM ? x * x : x; }
+MT_FN float reduce_result(ReduceFn f, double sum) { return (float)(f == REDUCE_NORM ? sqrt(sum) : sum); }
+/* The derivative of a norm y by its element x. */
+MT_FN float norm_slope(float x, float y) { return y > 0.0f ? x / y : 0.0f; }
 
 /* The larger one; a NaN stays. */
 MT_FN float reduce_larger(float a, float b) { return a >= b || a != a ? a : b; }

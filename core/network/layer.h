@@ -49,7 +49,7 @@ int network_infer_child(Network *n, Layer *parent, int i, const char *name, cons
  * input's features, else NULL. The layer reads its parameters in the order in which it declares them. */
 int network_param(Network *n, Layer *l, const char *name, Shape shape, double bound, const int64_t *order, Err *e);
 /* The same for a parameter that starts otherwise, or a buffer: takes shape, init, bound, zero_row, order, turned,
- * dtype, buffer and plain from `like`. */
+ * dtype, buffer, constant and plain from `like`. */
 int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Err *e);
 
 /* Is it a loss whose target is a class for each row, not numbers like the output? */

@@ -228,12 +228,13 @@ static int expect_activations(const Layer *l, Err *e) {
     return OK;
 }
 
-/* Labels, masks and positions are read by kinds of role g alone; kinds of role h hand them on to these. */
+/* Labels, masks, positions and whole numbers are read by kinds of role g alone; kinds of role h hand them on to these. */
 static int expect_readable(const Layer *l, const Value *v, Err *e) {
     if (strchr("gh", l->kind->role)) return OK;
     if (v->labels) return layer_error(l, e, "reads the labels of a loss, which only gather does");
     if (v->mask) return layer_error(l, e, "reads a mask, which only masked_fill and where do");
     if (v->positions) return layer_error(l, e, "reads what arange gives, which only ge, gt, le and lt do");
+    if (v->below) return layer_error(l, e, "reads whole numbers, which only x[index] does");
     return OK;
 }
 
@@ -255,6 +256,7 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
         l->output.input = 0;
         l->output.param = l->output.labels = false;
         l->output.positions = l->output.mask = false;
+        l->output.below = 0;
     }
     code = l->kind->shape(n, l, e);
     if (!code && l->tied && l->n_params == 0) code = layer_error(l, e, "has no parameter to share with another layer");
@@ -400,8 +402,8 @@ static int infer_all(Network *n, Err *e) {
         in[k] = input_value(n, k);
     }
     if (!code) code = network_infer(n, n->root, in, n->n_inputs, e);
-    if (!code && (n->root->output.positions || n->root->output.mask))
-        code = layer_error(n->root, e, "gives a mask, or what one is made of");
+    if (!code && (n->root->output.positions || n->root->output.mask || n->root->output.below))
+        code = layer_error(n->root, e, "gives a mask, or what one is made of, or whole numbers");
     if (code) return code;
     n->output = n->root->out;
     return infer_losses(n, e);

@@ -15,7 +15,7 @@ enum {
     LAYER_WHERE = 64,
     LAYER_IN = OP_IN,  /* most inputs of one layer */
     LAYER_DEPTH = 32,  /* most levels of containers */
-    PARAM_NAME = 80,
+    PARAM_NAME = OP_PATH,
 };
 
 #define LAYER_OWN "." /* the name of a layer whose parameters have its container's own names */
@@ -34,6 +34,7 @@ typedef struct Value {
     bool positions;   /* 0, 1, 2 ... (Arange), which Compare alone reads; no buffer of memtide's step holds them */
     bool mask;        /* what Compare makes of them, which MaskedFill and Where read; no buffer holds it either */
     bool rows;        /* of 4 dimensions: lies in PyTorch's order, no image channels-last */
+    int64_t below;    /* a constant of whole numbers, which Index alone reads: all are below this; 0: none */
 } Value;
 
 typedef struct Layer {
@@ -58,12 +59,12 @@ typedef struct Layer {
     union {                  /* the inputs, set by network_infer; the first has names of its own */
         Value ins[LAYER_IN];
         struct { Shape in; int64_t in_order[3]; int in_input; bool in_is_param, in_is_labels, in_is_positions,
-                 in_is_mask, in_rows; };
+                 in_is_mask, in_rows; int64_t in_below; };
     };
     union {
         Value output;
         struct { Shape out; int64_t out_order[3]; int out_input; bool out_is_param, out_is_labels, out_is_positions,
-                 out_is_mask, out_rows; };
+                 out_is_mask, out_rows; int64_t out_below; };
     };
     int *param, n_params, cap_params; /* the Network.params that it reads itself; its children have their own */
 } Layer;
@@ -81,6 +82,7 @@ typedef struct Param {
     int64_t zero_row;      /* 1 + the row that starts at zero; 0: none */
     DType dtype;           /* before the precision pass: fp32; i32 of a counter */
     bool buffer;
+    const double *constant; /* of a buffer: the values that it has for good, borrowed from its layer; or NULL */
     bool plain;            /* lies in PyTorch's order whatever its dimensions */
     Layout layout;         /* how the program stores it */
     bool turned;           /* a matrix that the program stores transposed */

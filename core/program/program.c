@@ -24,13 +24,16 @@ Program *program_new(void) {
     return p;
 }
 
+/* Precision may have made the buffer smaller than its values. */
+static size_t constant_bytes(const Buf *b) { return (size_t)shape_elements(&b->shape) * CONSTANT_BYTES; }
+
 /* Gives a copied program constants of its own; until then it has the pointers of the original. false: out of host
  * memory; constants that were not copied are NULL. */
 static bool copy_constants(Program *p) {
     bool copied = true;
     for (int b = 0; b < p->n_bufs; b++) {
         if (!p->bufs[b].constant) continue;
-        p->bufs[b].constant = copied ? mem_copy(p->bufs[b].constant, p->bufs[b].bytes) : NULL;
+        p->bufs[b].constant = copied ? mem_copy(p->bufs[b].constant, constant_bytes(&p->bufs[b])) : NULL;
         copied &= p->bufs[b].constant != NULL;
     }
     return copied;
@@ -151,15 +154,22 @@ int program_state(Program *p) {
 
 int program_calls(Program *p) { return counter(p, &p->calls, CAT_OTHER, 1, "calls"); }
 
-int program_constant(Program *p, const char *name, const double *values, int64_t n) {
-    assert(n >= 1);
-    int b = program_buf(p, CAT_OTHER, shape1(n), DT_F32, "%s", name);
-    if (p->failed) return NO_BUF;
-    Buf *buf = &p->bufs[b];
-    buf->kind = BUF_PERSISTENT;
-    buf->constant = mem_new(buf->bytes);
-    if (!buf->constant) p->failed = true;
-    for (int64_t i = 0; i < n && buf->constant; i++) buf->constant[i] = (float)values[i];
+void program_set_constant(Program *p, int buf, const double *values) {
+    if (p->failed) return;
+    Buf *b = &p->bufs[buf];
+    assert(b->dtype == DT_F32 || b->dtype == DT_I32);
+    b->kind = BUF_PERSISTENT;
+    b->constant = mem_new(constant_bytes(b));
+    if (!b->constant) p->failed = true;
+    for (int64_t i = 0; i < shape_elements(&b->shape) && b->constant; i++) {
+        if (b->dtype == DT_I32) ((int32_t *)b->constant)[i] = (int32_t)values[i];
+        else ((float *)b->constant)[i] = (float)values[i];
+    }
+}
+
+int program_constant(Program *p, const char *name, Shape shape, DType dtype, const double *values) {
+    int b = program_buf(p, CAT_OTHER, shape, dtype, "%s", name);
+    program_set_constant(p, b, values);
     return b;
 }
 

@@ -40,7 +40,7 @@ typedef enum BufKind {
     BUF_INPUT,      /* filled before each micro-batch; lives to its last use in the body */
 } BufKind;
 
-enum { BUF_NAME = 128, NO_BUF = -1, NO_OP = -1 };
+enum { BUF_NAME = 160, NO_BUF = -1, NO_OP = -1, CONSTANT_BYTES = 4 /* of a number */ };
 
 typedef struct Buf {
     char name[BUF_NAME]; /* "2.weight", "2.weight.grad", "2.out" */
@@ -60,7 +60,7 @@ typedef struct Buf {
     bool host;           /* in host memory (pinned, on a GPU), where only copies reach it */
     bool loss;           /* one of the step's losses; the loss of the step is their sum */
     float first;         /* persistent, no parameter: the first value of its elements */
-    float *constant;     /* persistent, never written: its values, owned; else NULL */
+    void *constant;      /* persistent, never written: its values, float or int32_t, in PyTorch's order, owned; else NULL */
 } Buf;
 
 typedef struct Op {
@@ -150,8 +150,11 @@ const char *program_scoped(const Program *p, const char *name, char *text);
 /* The persistent StepState buffer, and the counter `calls`; the first call makes it. On failure as program_buf. */
 int program_state(Program *p);
 int program_calls(Program *p);
-/* A new persistent fp32 buffer [n], n at least 1, with these values. On failure sets p->failed. */
-int program_constant(Program *p, const char *name, const double *values, int64_t n);
+/* Makes `buf` a constant: persistent, with these values, one for each element in PyTorch's order, kept as its type is,
+ * float or int32_t. On failure sets p->failed. */
+void program_set_constant(Program *p, int buf, const double *values);
+/* A new constant, fp32 or i32, of the category other. On failure as program_buf. */
+int program_constant(Program *p, const char *name, Shape shape, DType dtype, const double *values);
 
 /* Fills in op->flops and op->traffic. All operands that are not optional must be there. */
 void op_cost(const Program *p, Op *op);

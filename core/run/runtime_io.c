@@ -45,7 +45,7 @@ static int first_value(Runtime *r, const Slot *s, Err *e) {
     if (!values) return no_memory(e);
     if (s->param >= 0) draw(&r->net->params[s->param], s->param, r->seed, values, n);
     for (int64_t i = 0; i < n && s->param < 0 && b->first != 0.0f; i++) values[i] = b->first;
-    if (b->constant) memcpy(values, b->constant, b->bytes);
+    if (b->constant) memcpy(values, b->constant, (size_t)n * CONSTANT_BYTES);
     int code = put_values(r, b, s->block.data, values, e);
     mem_free(values);
     return code;

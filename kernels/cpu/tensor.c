@@ -134,14 +134,18 @@ static const float *da_terms(const KArgs *a, const Fold *f, StridedAt at, int64_
 }
 
 static const float *x_terms(const KArgs *a, const Fold *f, StridedAt at, int64_t c, int64_t n, float *to) {
+    const float *x = row_load(&a->reduce.x, at.at[0], 1, c, n, to);
     (void)f;
-    return row_load(&a->reduce.x, at.at[0], 1, c, n, to);
+    if (a->attr->reduce.f != REDUCE_NORM) return x;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) to[i] = reduce_term(REDUCE_NORM, x[i]);
+    return to;
 }
 
 typedef const float *TermsFn(const KArgs *a, const Fold *f, StridedAt at, int64_t c, int64_t n, float *to);
 
-/* The sums of one item, times `factor`, into `to`. */
-static void sum_item(const KArgs *a, const Fold *f, int64_t item, TermsFn *terms, double factor, const View *to) {
+/* What fn makes of the sums of one item, times `factor`, into `to`. */
+static void sum_item(const KArgs *a, const Fold *f, int64_t item, TermsFn *terms, ReduceFn fn, double factor, const View *to) {
     float values[BLOCK];
     const StridedAt from = strided_at(&f->kept, item / f->across, (StridedAt){{0}});
     const int64_t c = item % f->across * f->each;
@@ -154,7 +158,7 @@ static void sum_item(const KArgs *a, const Fold *f, int64_t item, TermsFn *terms
                 sum += add_up(terms(a, f, at, k, n, values), n);
             }
         }
-        values[0] = (float)(sum * factor);
+        values[0] = reduce_result(fn, sum * factor);
         block_store(to, from.at[f->of], 1, values);
         return;
     }
@@ -162,13 +166,13 @@ static void sum_item(const KArgs *a, const Fold *f, int64_t item, TermsFn *terms
     double sum[BLOCK] = {0};
     for (int64_t r = 0; r < f->count; r++)
         add_columns(sum, terms(a, f, strided_at(&f->repeated, r, from), c, n, values), n);
-    for (int64_t i = 0; i < n; i++) values[i] = (float)(sum[i] * factor);
+    for (int64_t i = 0; i < n; i++) values[i] = reduce_result(fn, sum[i] * factor);
     block_store(to, from.at[f->of] + c, n, values);
 }
 
 static void da_piece(const KArgs *a, int64_t begin, int64_t end) {
     const Fold f = da_fold(a);
-    for (int64_t item = begin; item < end; item++) sum_item(a, &f, item, da_terms, 1, &a->binary_da.da);
+    for (int64_t item = begin; item < end; item++) sum_item(a, &f, item, da_terms, REDUCE_SUM, 1, &a->binary_da.da);
 }
 
 int k_cpu_binary_da(const KArgs *a, Err *e) {
@@ -214,7 +218,7 @@ static void reduce_piece(const KArgs *a, int64_t begin, int64_t end) {
     const double factor = a->attr->reduce.f == REDUCE_MEAN ? (double)a->reduce.y.count / (double)a->reduce.x.count : 1;
     for (int64_t item = begin; item < end; item++) {
         if (reduce_is_max(a->attr->reduce.f)) max_item(a, &f, item);
-        else sum_item(a, &f, item, x_terms, factor, &a->reduce.y);
+        else sum_item(a, &f, item, x_terms, a->attr->reduce.f, factor, &a->reduce.y);
     }
 }
 
@@ -225,18 +229,24 @@ int k_cpu_reduce(const KArgs *a, Err *e) {
     return OK;
 }
 
-/* Of sums and means: dy, or a part of it, everywhere. */
+/* Of sums and means: dy, or a part of it, everywhere; of a norm dy times its slope. */
 static void repeat_piece(const KArgs *a, int64_t begin, int64_t end) {
     const View *dx = &a->reduce_dx.dx, *dy = &a->reduce_dx.dy;
     Strided walk = strided_of(&dx->shape, (const Shape *[]){&dy->shape}, 1);
     const StridedRow row = strided_take_row(&walk);
     const float factor = a->attr->reduce.f == REDUCE_MEAN ? (float)((double)dy->count / (double)dx->count) : 1.0f;
-    float from[BLOCK], to[BLOCK];
+    float from[BLOCK], to[BLOCK], norm[BLOCK];
     for (int64_t at = begin, n; at < end; at += n) {
         const int64_t c = at % row.n;
         n = min_i64(end - at, row.n - c);
         const float *x = row_spread(dy, strided_at(&walk, at / row.n, (StridedAt){{0}}).at[0], row.step[0], c, n, from);
         for (int64_t i = 0; i < n; i++) to[i] = factor * x[i];
+        if (a->attr->reduce.f == REDUCE_NORM) {
+            const int64_t y_at = strided_at(&walk, at / row.n, (StridedAt){{0}}).at[0];
+            const float *y = row_spread(&a->reduce_dx.y, y_at, row.step[0], c, n, norm);
+            const float *of = block_load(&a->reduce_dx.x, at, n, from);
+            for (int64_t i = 0; i < n; i++) to[i] *= norm_slope(of[i], y[i]);
+        }
         block_store(dx, at, n, to);
     }
 }

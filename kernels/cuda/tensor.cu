@@ -31,13 +31,14 @@ struct Fold {
     int64_t count, terms;
     BinaryAttr binary;
     int max, slopes;
+    ReduceFn fn;
     double factor;
 };
 
 static __device__ inline float fold_term(const Fold &f, StridedAt from, int64_t r) {
     const StridedAt at = strided_at(&f.reduced, r, from);
     const float x = element_at(f.x, at.at[0]);
-    if (!f.slopes) return x;
+    if (!f.slopes) return reduce_term(f.fn, x);
     return x * binary_slope(f.binary.f, f.binary.second != 0, f.a.data ? element_at(f.a, at.at[1]) : 0.0f,
                             f.b.data ? element_at(f.b, at.at[2]) : 0.0f);
 }
@@ -53,7 +54,7 @@ static __global__ void fold_threads(const __grid_constant__ Fold f) {
             sum += (double)x;
             most = reduce_larger(most, x);
         }
-        dtype_store(f.y.type, f.y.data, (size_t)from.at[3], f.max ? most : (float)(sum * f.factor));
+        dtype_store(f.y.type, f.y.data, (size_t)from.at[3], f.max ? most : reduce_result(f.fn, sum * f.factor));
     }
 }
 
@@ -79,7 +80,7 @@ static __global__ void fold_blocks(const __grid_constant__ Fold f) {
         if (f.max) most = block_largest(most);
         else sum = block_sum(sum);
         if (threadIdx.x == 0)
-            dtype_store(f.y.type, f.y.data, (size_t)from.at[3], f.max ? most : (float)(sum * f.factor));
+            dtype_store(f.y.type, f.y.data, (size_t)from.at[3], f.max ? most : reduce_result(f.fn, sum * f.factor));
     }
 }
 
@@ -112,18 +113,20 @@ int k_cuda_reduce(const KArgs *a, Err *e) {
     const Shape *const of[4] = {&a->reduce.x.shape, NULL, NULL, &a->reduce.y.shape};
     Fold f = {};
     f.x = elements_of(&a->reduce.x), f.y = elements_of(&a->reduce.y);
-    f.max = reduce_is_max(a->attr->reduce.f);
+    f.fn = a->attr->reduce.f;
+    f.max = reduce_is_max(f.fn);
     f.factor = a->attr->reduce.f == REDUCE_MEAN ? (double)a->reduce.y.count / (double)a->reduce.x.count : 1;
     return fold_run(a, &f, of[0], of, e);
 }
 
-struct Unfold { Strided walk; Elements dy, dx; int64_t count; float factor; };
+struct Unfold { Strided walk; Elements dy, dx; int64_t count; float factor; Elements x, y; /* of a norm */ };
 
 static __global__ void repeat_kernel(const __grid_constant__ Unfold u) {
     const int64_t stride = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < u.count; i += stride) {
         const StridedAt none = {{0}}, at = strided_at(&u.walk, i, none);
-        dtype_store(u.dx.type, u.dx.data, (size_t)i, u.factor * element_at(u.dy, at.at[0]));
+        const float slope = u.x.data ? norm_slope(element_at(u.x, i), element_at(u.y, at.at[0])) : 1.0f;
+        dtype_store(u.dx.type, u.dx.data, (size_t)i, u.factor * element_at(u.dy, at.at[0]) * slope);
     }
 }
 
@@ -153,8 +156,9 @@ int k_cuda_reduce_dx(const KArgs *a, Err *e) {
     const ReduceFn fn = a->attr->reduce.f;
     if (!reduce_is_max(fn)) {
         const Shape *const of[] = {&dy->shape};
-        const Unfold u = {strided_of(&dx->shape, of, 1), elements_of(dy), elements_of(dx), dx->count,
-                          fn == REDUCE_MEAN ? (float)((double)dy->count / (double)dx->count) : 1.0f};
+        Unfold u = {strided_of(&dx->shape, of, 1), elements_of(dy), elements_of(dx), dx->count,
+                    fn == REDUCE_MEAN ? (float)((double)dy->count / (double)dx->count) : 1.0f, {}, {}};
+        if (fn == REDUCE_NORM) u.x = elements_of(&a->reduce_dx.x), u.y = elements_of(&a->reduce_dx.y);
         return launch_op(a, e, repeat_kernel, blocks_for(a, u.count, ELEMENT_THREADS), ELEMENT_THREADS, u);
     }
     const Shape *const of[] = {&dx->shape, &dy->shape};

@@ -21,6 +21,7 @@ static double value(const ActAttr *a, double x) {
     case ACT_SOFTPLUS: return log1p(exp(slope * x)) / slope;
     case ACT_HARDSWISH: return x * fmin(fmax(x + 3, 0), 6) / 6;
     case ACT_RELU6: return fmin(fmax(x, 0), 6);
+    case ACT_CLAMP:
     case ACT_HARDTANH: return fmin(fmax(x, slope), a->high);
     case ACT_HARDSIGMOID: return fmin(fmax(x + 3, 0), 6) / 6;
     case ACT_MISH: return x * tanh(log1p(exp(x)));
@@ -61,6 +62,7 @@ static double derivative(const ActAttr *a, double s) {
     case ACT_SOFTPLUS: return 1 / (1 + exp(-slope * s));
     case ACT_HARDSWISH: return s <= -3 ? 0 : s >= 3 ? 1 : (2 * s + 3) / 6;
     case ACT_RELU6: return s > 0 && s < 6;
+    case ACT_CLAMP: return s >= slope && s <= a->high;
     case ACT_HARDTANH: return s > slope && s < a->high;
     case ACT_HARDSIGMOID: return s > 0 && s < 1 ? 1 / 6.0 : 0;
     case ACT_MISH:

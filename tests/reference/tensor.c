@@ -1,3 +1,4 @@
+#include <math.h>
 #include "reference.h"
 
 /* The element of `part` that is broadcast to element i of `whole`. */
@@ -44,9 +45,11 @@ void ref_reduce(Ref *r) {
     for (int64_t i = 0; i < y->count; i++) y->at[i] = reduce_is_max(f) ? -1.0 / 0.0 : 0;
     for (int64_t i = 0; i < x->count; i++) {
         double *to = &y->at[place(&x->shape, &y->shape, i)];
-        if (!reduce_is_max(f)) *to += x->at[i] / (f == REDUCE_MEAN ? (double)(x->count / y->count) : 1);
+        if (f == REDUCE_NORM) *to += x->at[i] * x->at[i];
+        else if (!reduce_is_max(f)) *to += x->at[i] / (f == REDUCE_MEAN ? (double)(x->count / y->count) : 1);
         else if (x->at[i] > *to) *to = x->at[i];
     }
+    for (int64_t i = 0; f == REDUCE_NORM && i < y->count; i++) y->at[i] = sqrt(y->at[i]);
 }
 
 /* Is element i of x the first one that is as large as that one of y? */
@@ -64,6 +67,7 @@ void ref_reduce_dx(Ref *r) {
         const int64_t to = place(&dx->shape, &dy->shape, i);
         double equal = 0;
         dx->at[i] = f == REDUCE_MEAN ? dy->at[to] * (double)dy->count / (double)dx->count : dy->at[to];
+        if (f == REDUCE_NORM) dx->at[i] *= y->at[to] > 0 ? x->at[i] / y->at[to] : 0;
         if (!reduce_is_max(f)) continue;
         for (int64_t k = 0; f == REDUCE_AMAX && k < dx->count; k++)
             equal += place(&dx->shape, &dy->shape, k) == to && x->at[k] == y->at[to];

@@ -72,19 +72,19 @@ static bool reduce_fits(const Operands *o) { return reduces(o->reduce.x, o->redu
 
 static bool reduce_dx_fits(const Operands *o) {
     const Buf *dy = o->reduce_dx.dy, *x = o->reduce_dx.x, *y = o->reduce_dx.y;
-    const bool max = reduce_is_max(o->attr->reduce.f);
-    return reduces(o->reduce_dx.dx, dy) && !x == !max && !y == !max &&
-           (!max || (same_elements(x, o->reduce_dx.dx) && same_elements(y, dy)));
+    const bool reads = reduce_reads(o->attr->reduce.f);
+    return reduces(o->reduce_dx.dx, dy) && !x == !reads && !y == !reads &&
+           (!reads || (same_elements(x, o->reduce_dx.dx) && same_elements(y, dy)));
 }
 
 static void reduce_gradient(Gradients *g, const Op *f, int dy) {
     const int of = g->leaf[f->reduce.x], made = gradient_buf_wanted(g, of);
-    const bool max = reduce_is_max(f->attr.reduce.f);
+    const bool reads = reduce_reads(f->attr.reduce.f);
     if (made == NO_BUF) return;
     Op *op = gradient_op(g, OP_reduce_dx, f);
     op->reduce_dx.dy = dy;
-    op->reduce_dx.x = max ? f->reduce.x : NO_BUF;
-    op->reduce_dx.y = max ? f->reduce.y : NO_BUF;
+    op->reduce_dx.x = reads ? f->reduce.x : NO_BUF;
+    op->reduce_dx.y = reads ? f->reduce.y : NO_BUF;
     op->reduce_dx.dx = made;
     gradient_add(g, f, of, made);
 }

@@ -23,12 +23,16 @@ says what for):
                    args      of the constructor, [[name, value], ...]: those that are numbers, words, booleans, lists of them
                    options   of a leaf: its constructor's arguments as they are now
                    children  [[key, name], ...]
-                   parameters, buffers  its own: [[key, shape, full name], ...]; of several full names the first one
+                   parameters, buffers  its own: [[key, shape, full name], ...]; of several full names the first one; of a
+                             buffer that forward reads also its constant
                    inputs    of forward: how many values
                    calls     [{"call": name of a child or "op": name of a function, "args": [...], "named": {...},
                                "out": values, "where": file:line, "bound": [[variable, value], ...]}]
                    returns   values
                    shapes    of all values, each with the batch first as {"batch": n}
+                 constants {name: {"type": "float32" or "int64", "shape", "values"}}: tensors that depend on no input and no
+                         parameter. What forward makes them of is not described: {"op": "constant", "constant": name} is a
+                         call that gives one, before the first call that reads it
                  outputs  shapes of what the model gives, of one sample
                  task     what the outputs are: "tokens" (logits of each token), "classes" (logits, dimension 1), "values"
                  check    of that step: batch, inputs, targets, loss, outputs, gradients {name: norm}; with weights
@@ -46,6 +50,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import struct
 import sys
 import traceback
@@ -227,8 +232,10 @@ class Frame:
     def __init__(self, module, name):
         self.module, self.name, self.calls, self.bound = module, name, [], {}
         self.values, self.shapes, self.count, self.inputs = {}, [], 0, 0  # values: by the tensor's id
+        self.tensors = {}  # by their ids
 
     def add(self, tensor):
+        self.tensors[id(tensor)] = tensor
         self.values[id(tensor)] = self.count
         self.shapes.append(list(tensor.shape))
         self.count += 1
@@ -237,11 +244,44 @@ class Frame:
 
 NOT_NAMES = {"self", "__class__"}
 PLUMBING = {"_wrapped_call_impl", "_call_impl"}  # of nn.Module
+RANDOM = re.compile(r"rand|dropout|bernoulli|multinomial|poisson|normal_$|uniform_$|exponential_$")
+FILLED = re.compile(r"\.new_(zeros|ones|full|tensor)$")  # of the tensor that they are called on its type counts alone
+IN_PLACE = re.compile(r"[a-z0-9]_$|__i[a-z]+__$|__setitem__$")
+MOST_NUMBERS = 1 << 20  # of a constant that is described
+
+
+class Constants:
+    """Tensors with numbers that are the same for each batch: the model's buffers, and what is made of them or of nothing"""
+    def __init__(self, construct_again):
+        self.construct_again, self.buffers, self.names, self.described = construct_again, None, {}, {}
+
+    def buffer(self, name):
+        if self.buffers is None:
+            with without_initialisation():
+                self.buffers = dict(self.construct_again().named_buffers(remove_duplicate=False))
+        return self.buffers[name]
+
+    def describe(self, tensor):
+        """Its name, equal for equal ones; nothing where JSON or memtide has no word for it"""
+        whole = tensor.dtype in (torch.int64, torch.int32)
+        if not (whole or tensor.dtype == torch.float32) or not 0 < tensor.numel() <= MOST_NUMBERS or tensor.dim() == 0:
+            return None
+        if not whole and not tensor.isfinite().all():
+            return None
+        values = tensor.flatten().tolist()
+        key = whole, tuple(tensor.shape), tuple(values)
+        if key not in self.names:
+            self.names[key] = f"c{len(self.names)}"
+            self.described[self.names[key]] = {"type": "int64" if whole else "float32", "shape": list(tensor.shape),
+                                               "values": values}
+        return self.names[key]
 
 
 class Trace(TorchFunctionMode):
-    def __init__(self, model, leaves):
+    def __init__(self, model, leaves, constants):
         super().__init__()
+        self.constants, self.known, self.changed = constants, {}, False  # known: numbers of constants by the tensor's id
+        self.read = {}  # buffers: their constants
         self.names = {}
         for name, module in model.named_modules():
             self.names.setdefault(id(module), name)
@@ -266,7 +306,28 @@ class Trace(TorchFunctionMode):
             return [self.encode(one) for one in thing]
         return {"word": type(thing).__name__}
 
+    def numbers_of(self, tensor):
+        """Of a constant"""
+        if id(tensor) in self.frames[-1].values:
+            return None
+        if id(tensor) in self.buffers and id(tensor) not in self.known:
+            self.known[id(tensor)] = self.constants.buffer(self.buffers[id(tensor)])
+        return self.known.get(id(tensor))
+
+    def constant_name(self, tensor):
+        self.quiet += 1
+        try:
+            numbers = self.numbers_of(tensor)
+            return None if numbers is None else self.constants.describe(numbers)
+        finally:
+            self.quiet -= 1
+
     def encode_tensor(self, tensor):
+        name = self.constant_name(tensor)
+        if name and id(tensor) in self.buffers:
+            self.read[self.buffers[id(tensor)]] = name
+        elif name:
+            self.note({"op": "constant", "args": [], "named": {}, "constant": name}, [tensor], sys._getframe())
         value = self.frames[-1].values.get(id(tensor))
         if value is not None:
             return {"value": value}
@@ -305,12 +366,58 @@ class Trace(TorchFunctionMode):
 
     # -- calls of functions
 
+    def computed(self, op, func, args, named):
+        """[what the call gives], with numbers; nothing where it reads a value or a parameter, or is random"""
+        given = tensors_in([args, named], [])
+        filled = FILLED.search(op)
+        constant = [self.numbers_of(one) is not None for one in given[1 if filled else 0:]]
+        if IN_PLACE.search(op) and given and self.numbers_of(given[0]) is not None:
+            of_model = any(self.known.get(id(given[0])) is one or one.untyped_storage().data_ptr() ==
+                           self.known[id(given[0])].untyped_storage().data_ptr()
+                           for one in (self.constants.buffers or {}).values())
+            self.changed = self.changed or of_model or not all(constant)
+        if RANDOM.search(op) or not all(constant) or "__get__" in op:
+            return None
+
+        def with_numbers(thing):
+            if isinstance(thing, torch.Tensor):
+                return torch.empty(0, dtype=thing.dtype) if filled and thing is given[0] else self.numbers_of(thing)
+            if isinstance(thing, torch.device):
+                return torch.device("cpu")
+            if isinstance(thing, (list, tuple)):
+                return type(thing)(with_numbers(one) for one in thing)
+            return thing
+
+        try:
+            return [func(*[with_numbers(one) for one in args],
+                         **{name: "cpu" if name == "device" else with_numbers(one) for name, one in named.items()})]
+        except Exception:
+            return None
+
+    def keep(self, results, numbers):
+        for tensor, one in zip(results, numbers):
+            self.alive.append(tensor)
+            self.known[id(tensor)] = one
+            for name, buffer in (self.constants.buffers or {}).items():
+                same = one.dtype == torch.int64 and one.is_contiguous() and one.data_ptr() == buffer.data_ptr()
+                if same and one.numel() == buffer.numel():  # an index in another shape chooses the same rows
+                    self.buffers[id(tensor)] = name
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if self.quiet or not self.frames:
             return func(*args, **kwargs)
-        record = {"op": resolve_name(func) or getattr(func, "__name__", str(func)),
-                  "args": [self.encode(one) for one in args],
+        op = resolve_name(func) or getattr(func, "__name__", str(func))
+        numbers = self.computed(op, func, args, kwargs)
+        if numbers is not None:
+            result = func(*args, **kwargs)
+            self.keep(tensors_in(result, []), tensors_in(numbers, []))  # none of what is changed in place
+            return result
+        in_place = IN_PLACE.search(op) and args and isinstance(args[0], torch.Tensor)
+        others = self.sharing(args[0]) if in_place else []
+        if op.endswith(".zero_") and len(others) == 1 and self.zeroed(args[0], others[0], sys._getframe(1)):
+            return func(*args, **kwargs)
+        record = {"op": op, "args": [self.encode(one) for one in args],
                   "named": {name: self.encode(one) for name, one in kwargs.items()}}
         result = func(*args, **kwargs)
         results = tensors_in(result, [])
@@ -318,7 +425,32 @@ class Trace(TorchFunctionMode):
             results = [args[0]]
         if results:
             self.note(record, results, sys._getframe(1))
+        for other in others:
+            self.frames[-1].values[id(other)] = "changed"
         return result
+
+    def sharing(self, tensor):
+        """Other values of the running module in the same storage: what is written to one is written to all"""
+        top = self.frames[-1]
+        storage = tensor.untyped_storage()._cdata
+        return [one for key, one in top.tensors.items() if one is not tensor and isinstance(top.values.get(key), int)
+                and one.untyped_storage()._cdata == storage]
+
+    def zeroed(self, part, whole, frame):
+        """whole[part].zero_() as a product with ones and zeros; false where it is none"""
+        if not whole.is_contiguous() or whole.untyped_storage().nbytes() != whole.numel() * whole.element_size():
+            return False
+        mask = torch.ones(whole.shape)
+        torch.as_strided(mask, part.shape, part.stride(), part.storage_offset()).zero_()
+        name = self.constants.describe(mask)
+        if not name:
+            return False
+        top = self.frames[-1]
+        self.note({"op": "constant", "args": [], "named": {}, "constant": name}, [mask], frame)
+        record = {"op": "torch.Tensor.mul", "args": [self.encode(whole), {"value": top.values[id(mask)]}], "named": {}}
+        self.note(record, [whole], frame)
+        top.values[id(part)] = "changed"
+        return True
 
     # -- calls of modules
 
@@ -371,9 +503,9 @@ running = None
 plain_call = nn.Module.__call__ if torch else None
 
 
-def trace(model, request, batch):
+def trace(model, request, batch, constants):
     global running
-    traced = running = Trace(model, set(request["leaves"]))
+    traced = running = Trace(model, set(request["leaves"]), constants)
     nn.Module.__call__ = call_module
     try:
         with running:
@@ -396,6 +528,8 @@ def merge(a, b):
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         return [merge(x, y) for x, y in zip(a, b)]
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        if "constant" in a and a["constant"] != b["constant"]:
+            b = a = {**a, "constant": "of the batch"}
         return {key: merge(value, b[key]) for key, value in a.items()}
     if a == b:
         return a
@@ -472,12 +606,15 @@ def options_of(module):
     return options
 
 
-def own(named, names):
-    return [[name, list(tensor.shape), names[id(tensor)]] for name, tensor in named if tensor is not None]
+def own(named, names, read):
+    return [[name, list(tensor.shape), names[id(tensor)]] + ([read[names[id(tensor)]]] if names[id(tensor)] in read else [])
+            for name, tensor in named if tensor is not None]
 
 
-def describe(model, request):
-    (first, _), (second, output) = (trace(model, request, batch) for batch in BATCHES)
+def describe(model, request, construct_again):
+    constants = Constants(construct_again)
+    (first, _), (second, output) = (trace(model, request, batch, constants) for batch in BATCHES)
+    read = {} if first.changed else first.read
     called = set()
     for name, module in model.named_modules():
         if id(module) in first.done:
@@ -487,8 +624,8 @@ def describe(model, request):
     for name, module in model.named_modules():
         kind = type(module)
         qualified = class_name(module)
-        one = {"name": name, "class": qualified, "parameters": own(module._parameters.items(), first.parameters),
-               "buffers": own(module._buffers.items(), first.buffers), "unused": name not in called}
+        one = {"name": name, "class": qualified, "parameters": own(module._parameters.items(), first.parameters, {}),
+               "buffers": own(module._buffers.items(), first.buffers, read), "unused": name not in called}
         frames = first.done.get(id(module))
         if qualified in request["leaves"]:
             one["options"] = options_of(module)
@@ -502,7 +639,8 @@ def describe(model, request):
             one.update(frame_description(frames[0], second.done[id(module)][0]))
         modules.append(one)
     shapes = [list(one.shape[1:]) for one in output]
-    return {"modules": modules, "outputs": shapes, "model": type(model).__name__}
+    return {"modules": modules, "outputs": shapes, "model": type(model).__name__,
+            "constants": {} if first.changed else constants.described}
 
 
 def running_name(traced, child, parent, key):
@@ -598,7 +736,7 @@ def answer(request):
     if torch is None:
         raise Refused("python", f"{sys.executable} has no torch: {first_line(without_torch)}")
     make, (args, named) = find_constructor(request["source"]), arguments_of(request.get("args"))
-    description = describe(make_meta(make, args, named), request)
+    description = describe(make_meta(make, args, named), request, lambda: construct(make, args, named))
     description["task"] = task_of(description["outputs"][0], request["inputs"])
     if request.get("weights"):
         torch.manual_seed(0)

@@ -3,18 +3,20 @@
 --   a number, true or false         a constant; a parameter of a function may stand in its place
 --   a string                        a word: an option's value ("same"), or in a text a piece of Lua that is fixed
 --   {tag = "list", form, ...}       {3, 5}
+--   {tag = "constant", name}        numbers of a tensor, by their name in the description
 --   {tag = "text", form, ...}       pieces of an expression: {tag = "text", "F.relu(", {tag = "value", n = 3}, ")"}
 --   {tag = "value", n}              what forward has computed: see forward.lua
 --   {tag = "layer", kind, options}  nn.KIND(...); options[name] = form, all of them, the default ones, too
 --   {tag = "function", layer, form} the same layer as a function: F.relu(x)
 --   {tag = "operand", form}         in parentheses if it is a sum or a product
 --   {tag = "sequential", names, bare, form, ...}   names[i]: false where it is the position; bare: nn.ModuleList
+--   {tag = "parameters", names, form, ...}  nn.ParameterDict of layers
 --   {tag = "graph", keys, order, inputs, steps, returns, form, ...}  children: see model.lua
 --   {tag = "apply", name, names, form, ...}  a call of a function of the script, whose parameters have these names
 --   {tag = "parameter", name}       of the function that the form is in
 local forms = {}
 
-local LAYERS = {layer = true, sequential = true, graph = true, apply = true}
+local LAYERS = {parameters = true, layer = true, sequential = true, graph = true, apply = true}
 -- Fields that are the same in all cases of a form
 local FIXED = {tag = true, kind = true, name = true, names = true, n = true, keys = true, order = true, inputs = true,
   binds = true, out = true, bare = true}
@@ -52,7 +54,7 @@ end
 function forms.identity(form) return identity(form) end
 
 local function is_constant(form)
-  return type(form) == "number" or type(form) == "boolean" or type(form) == "table" and form.tag == "list"
+  return type(form) == "number" or type(form) == "boolean" or type(form) == "table" and (form.tag == "list" or form.tag == "constant")
 end
 
 -- Equal for layers that may be cases of one function

@@ -114,7 +114,8 @@ local function unify(list, modules)
     local key = vector(values)
     if found[key] then return found[key].name end
     local given = known[key]
-    local name = given and given[1] or hint[2] or hint[1] or "layer"
+    local constant = type(values[1]) == "table" and values[1].tag == "constant"
+    local name = given and given[1] or hint[2] or hint[1] or constant and "numbers" or "layer"
     if not name:match "^[%a_][%w_]*$" then name = "layer" end
     if taken[name] and hint[1] and hint[2] then name = ("%s_%s"):format(hint[1]:gsub("^%d", "n%0"), hint[2]) end
     local base, count = forward.name(name), 2

@@ -2,6 +2,7 @@
 --
 -- A graph has keys = {name of a child, ...} and the children in the same order; order: names for nn.Graph's option of
 -- that name, or none; steps = {{out = n, form, binds = {{variable, n}, ...}}, ...}; returns = {n, ...}.
+local constants = require "memtide.import.constants"
 local forms = require "memtide.import.forms"
 local graph = require "memtide.net.graph"
 local spelling = require "memtide.import.spelling"
@@ -66,7 +67,7 @@ function Model:layer_of(module)
       module.own = layer
       return "self[1]"
     end
-    if child == module or not child.options then return nil end
+    if child == module or not child.options or child.parts then return nil end
     child.unused = false
     return self:path_of(module, owner)
   end
@@ -78,21 +79,43 @@ local function is_reference(value)
   return type(value) == "table" and (value.value or value.parameter or value.buffer or value.outside)
 end
 
-local function value_in(module)
+-- The description's constant that a buffer is, or that a value of the module holds
+local function constant_of(self, module, value)
+  if value.buffer then return self.constants[self.constant_of_buffer[value.buffer]] end
+  return module.constants[value.value]
+end
+
+-- The child of that name, of whose parameters each is read as a value; nil: there is none, or it is called, too
+function Model:parts_of(module, name)
+  local child = name and self.by_name[module.name == "" and name or module.name .. "." .. name]
+  if not child or not child.options or child.kind ~= "Linear" or not child.unused and not child.parts then return nil end
+  child.parts, child.unused = true, false
+  return child
+end
+
+-- The form of an argument. index: it may be whole numbers.
+local function value_in(self, module, index)
   return function(value)
     if not is_reference(value) then
       if type(value) == "table" then unsaid "an argument that is no value" end
       return value
     end
+    local constant = constant_of(self, module, value)
+    if constant and constant.type == "int64" and not index then unsaid "a constant of whole numbers" end
     if module.wide[value.value] then unsaid(("a value of %d dimensions"):format(#module.wide[value.value].order)) end
     if math.type(value.value) == "integer" then return {tag = "value", n = value.value} end
     if value.value then unsaid "a value that a child has changed in place" end
     if value.parameter then
       local key = relative(module, value.parameter)
-      if key and not key:find "%." then return {tag = "text", "self." .. key} end
+      local child = key and self:parts_of(module, key:match "^([%a_][%w_]*)%.[%w_]+$")
+      if child or key and not key:find "%." then return {tag = "text", "self." .. key} end
       unsaid(("the parameter %s"):format(value.parameter))
     end
-    if value.buffer then unsaid(("the buffer %s"):format(value.buffer)) end
+    if value.buffer then
+      local key = relative(module, value.buffer)
+      if constant and key and not key:find "%." then return {tag = "text", "self." .. key} end
+      unsaid(("the buffer %s"):format(value.buffer))
+    end
     unsaid "a tensor that is no value of forward"
   end
 end
@@ -140,7 +163,7 @@ local function joins_inputs(module)
 end
 
 function Model:call_of_child(module, call)
-  local child, value = self.by_name[call.call], value_in(module)
+  local child, value = self.by_name[call.call], value_in(self, module)
   local given = given_to(call)
   local out = text(self:path_of(module, call.call), "(")
   if child.options then
@@ -164,15 +187,31 @@ function Model:call_of_child(module, call)
   return {out}
 end
 
+-- A constant that forward makes. Sizes of 1 say nothing; where all others are too many it is a wide value.
+local WITHOUT_TYPE = {float32 = ")", int64 = ', {dtype = "int64"})'}
+
+function Model:call_of_constant(module, call)
+  local out, constant = call.out[1], self.constants[call.constant]
+  if not constant then unsaid "a constant of the batch, or one that forward changes" end
+  local shape = module.shapes[out + 1]
+  local form = text("nn.tensor(", {tag = "constant", name = call.constant}, WITHOUT_TYPE[constant.type])
+  if #constants.shape(constant) > 4 then unsaid "a constant of more than 4 dimensions" end
+  module.constants[out] = constant
+  return {wide.constant(form, shape, out, module.wide)}
+end
+
 function Model:call_of_function(module, call)
-  local value = value_in(module)
+  if call.op == "constant" then return self:call_of_constant(module, call) end
+  local value = value_in(self, module)
   local op = {name = call.op, args = call.args, named = call.named, shapes = module.shapes, out = call.out,
-    value = value, operand = function(one) return {tag = "operand", value(one)} end, layer_of = self:layer_of(module),
+    value = value, index = value_in(self, module, true), operand = function(one) return {tag = "operand", value(one)} end, layer_of = self:layer_of(module),
     shape_of = function(name) return self.shape_of_parameter[name] end}
   local form, what = wide.call(op, spelling.short(op.name), module.wide)
   if form then return {form} elseif form == false then unsaid(("%s: %s"):format(op.name, what)) end
   for _, one in ipairs(given_to(call)) do
-    if not one.parameter then value(one) else one.shape = self.shape_of_parameter[one.parameter] end
+    local constant = constant_of(self, module, one)
+    if one.parameter then one.shape = self.shape_of_parameter[one.parameter] else op.index(one) end
+    if constant then one.shape = constant.shape end
   end
   local list, why = spelling.call(op)
   if not list then unsaid(why) end
@@ -211,6 +250,15 @@ local function reads(form, visit)
   for _, one in ipairs(form) do reads(one, visit) end
 end
 
+-- The form with other numbers of values; forms of several steps may share parts.
+local function renumbered(form, final)
+  if type(form) ~= "table" then return form end
+  if form.tag == "value" then return {tag = "value", n = final(form.n) or form.n} end
+  local out = {}
+  for key, one in pairs(form) do out[key] = renumbered(one, final) end
+  return out
+end
+
 -- Leaves out what nobody reads, joins steps that only name another value, and numbers values anew.
 function Model:tidy(module, steps, returns)
   local used, kept, same = {}, {}, {}
@@ -232,13 +280,12 @@ function Model:tidy(module, steps, returns)
     if used[step.out] then
       if step[1].tag == "value" then same[step.out] = step[1].n
       else
-        reads(step[1], function(value) value.n = final(value.n) or value.n end)
-        local known = {}
+        local form, known = renumbered(step[1], final), {}
         for _, one in ipairs(bound) do
           if final(one[2]) then known[#known + 1] = {one[1], final(one[2])} end
         end
         number[step.out], count = count, count + 1
-        kept[#kept + 1] = {out = number[step.out], step[1], binds = known}
+        kept[#kept + 1] = {out = number[step.out], form, binds = known}
         bound = {}
       end
     end
@@ -325,6 +372,13 @@ function Model:graph(module)
       self:problem(("%s has a parameter %s, which"):format(module.class, one[1]), where)
     end
   end
+  for _, one in ipairs(module.buffers) do
+    if read:find("self." .. one[1] .. "[^%w_]") then
+      form.keys[#form.keys + 1] = one[1]
+      form[#form + 1] = {tag = "layer", kind = "Buffer", options = {values = {tag = "constant", name = one[4]},
+        dtype = self.constants[one[4]].type}}
+    end
+  end
   for _, one in ipairs(module.children) do
     local child = self.by_name[one[2]]
     if not child.unused then
@@ -356,8 +410,19 @@ function Model:order(form, read)
   return sorted and {} or order
 end
 
+-- nn.Linear's parameters, as they start there
+local function parameters_of(module)
+  local form = {tag = "parameters", names = {}}
+  for i, one in ipairs(module.parameters) do
+    form.names[i], form[i] = one[1], {tag = "layer", kind = "Parameter", options = {shape = {tag = "list",
+      table.unpack(one[2])}, init = "uniform", std = 1, bound = module.options.in_features ^ -0.5}}
+  end
+  return form
+end
+
 -- The form of a module, in which {tag = "module", name} stands for its children
 function Model:form_of(module)
+  if module.parts then return parameters_of(module) end
   if module.options then
     local form, why = spelling.layer(module.kind, module.options)
     if form then return form end
@@ -374,12 +439,13 @@ end
 -- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes}.
 function model.read(description)
   local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, raw = {},
-    called_at = {}, shape_of_parameter = {}}, Model)
+    called_at = {}, shape_of_parameter = {}, constants = description.constants or {}, constant_of_buffer = {}}, Model)
   local classes = spelling.classes()
   for _, module in ipairs(self.modules) do
     self.by_name[module.name] = module
     module.kind, module.bare = classes[module.class], module.list
-    module.results, module.weights, module.wide = {}, 0, {}
+    module.results, module.weights, module.wide, module.constants = {}, 0, {}, {}
+    for _, one in ipairs(module.buffers) do self.constant_of_buffer[one[3]] = one[4] end
     for _, call in ipairs(module.calls or {}) do
       if call.call then self.called_at[call.call] = self.called_at[call.call] or call.where end
     end

@@ -1,4 +1,5 @@
 -- The text of forms (forms.lua).
+local constants = require "memtide.import.constants"
 local core = require "memtide.core"
 local forward = require "memtide.import.forward"
 local spelling = require "memtide.import.spelling"
@@ -78,6 +79,7 @@ TAGS["function"] = function(form, indent, value)
 end
 
 function TAGS.parameter(form) return form.name end
+function TAGS.constant(form) return constants.name(form.name) end
 
 function TAGS.list(form, indent, value)
   local items = {}
@@ -149,6 +151,12 @@ function TAGS.sequential(form, indent)
     items[i] = form.names[i] and ('{"%s", %s}'):format(form.names[i], text) or text
   end
   return list_of_layers(items, indent, form.bare and "nn.ModuleList" or "nn.Sequential")
+end
+
+function TAGS.parameters(form, indent)
+  local items = {}
+  for i, one in ipairs(form) do items[i] = ("%s = %s"):format(form.names[i], show(one, indent + 2)) end
+  return join(items, indent, "nn.ParameterDict{", "}")
 end
 
 function TAGS.graph(form, indent)

@@ -1,4 +1,5 @@
 -- The script of a description.
+local constants = require "memtide.import.constants"
 local functions = require "memtide.import.functions"
 local model = require "memtide.import.model"
 local printer = require "memtide.import.print"
@@ -66,6 +67,13 @@ function script.write(description, options)
       given, given)
     last = "Logits"
   end
+  local numbers_of = {}
+  for key in body:gmatch "%f[%w_]constant(%d+)%f[^%w_]" do
+    if not numbers_of[key] then
+      numbers_of[key], numbers_of[#numbers_of + 1] = true, constants.text("c" .. key, description.constants["c" .. key])
+    end
+  end
+  if #numbers_of > 0 then body = table.concat(numbers_of, "\n") .. "\n" .. body end
   local uses_f = body:find "F%.%l" and "local F = nn.functional\n" or ""
   local helpers = printer.uses_times(body) and TIMES .. "\n" or ""
   return ([[

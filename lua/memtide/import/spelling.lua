@@ -104,6 +104,7 @@ local LAYER_CALLS = {
   celu = {"CELU", "alpha inplace"},
   softplus = {"Softplus", "beta threshold"}, mish = {"Mish", "inplace"}, selu = {"SELU", "inplace"},
   hardtanh = {"Hardtanh", "min_val max_val inplace"}, logsigmoid = {"LogSigmoid", ""}, softsign = {"Softsign", ""},
+  clamp = {"Clamp", "min max"}, clamp_min = {"Clamp", "min"}, clamp_max = {"Clamp", "max"}, clip = {"Clamp", "min max"},
   exp = {"Exp", ""}, abs = {"Abs", ""}, log = {"Log", ""}, sqrt = {"Sqrt", ""}, rsqrt = {"Rsqrt", ""},
   sin = {"Sin", ""}, cos = {"Cos", ""}, reciprocal = {"Reciprocal", ""}, square = {"Pow", "", {exponent = 2}},
   softmax = {"Softmax", "dim _stacklevel dtype"}, log_softmax = {"LogSoftmax", "dim _stacklevel dtype"},
@@ -255,11 +256,22 @@ local function unbind(op)
   return out
 end
 
+-- x[index]: rows by a constant, whose shape here may be another one than there
+local function rows(op, x, index)
+  local shape = table.move(index.shape or op.shapes[index.value + 1], 1, 3, 1, {})
+  shape[#shape + 1] = shape_of(op, x)[2]
+  if #shape_of(op, x) ~= 2 then return nil, "an index of more than rows" end
+  local form, into = text(op.value(x), "[", op.index(index), "]"), op.shapes[op.out[1] + 1]
+  if forms.identity(shape) == forms.identity(into) then return form end
+  return text(form, ":view(", list_form(into), ")")
+end
+
 -- x[:, 0, 1:]: one step after the other
 local function item(op)
   local x, form = arg(op, 1, "self"), op.value(arg(op, 1, "self"))
   local shape, d = shape_of(op, x), 0
   local index = op.args[2]
+  if type(index) == "table" and (index.buffer or index.value) then return rows(op, x, index) end
   if type(index) ~= "table" or index.slice or is_word(index) then index = {index} end
   local rest = #shape
   for _, one in ipairs(index) do if not is_word(one) then rest = rest - 1 end end
@@ -286,14 +298,15 @@ local function item(op)
     elseif type(one) == "table" and one.slice then
       local bound = {}
       for i, word in ipairs(one.slice) do bound[i] = whole(word) and word or nil end
-      if one.slice[3] and bound[3] and bound[3] ~= 1 then return nil, "a step of its slice" end
-      if bound[1] or bound[2] then
+      local by = bound[3] or 1
+      if bound[1] or bound[2] or by ~= 1 then
         if type(size) == "table" then return nil, "a part of the batch" end
         local from, to = bound[1] or 0, bound[2] or size
         if from < 0 then from = from + size end
         if to < 0 then to = to + size end
         from, to = math.min(from, size), math.min(to, size)
-        if not (from == 0 and to == size) then step("narrow", d, from, to - from) end
+        if by > 1 then step("narrow", d, from, (to - from + by - 1) // by, text("{step = ", by, "}"))
+        elseif not (from == 0 and to == size) then step("narrow", d, from, to - from) end
       end
       d, at = d + 1, at + 1
     else return nil, "an index that is a tensor" end
@@ -322,7 +335,14 @@ end
 local function with_parameters(weight_at, kind, own)
   return function(op)
     local weight, bias = arg(op, weight_at, "weight"), arg(op, weight_at + 1, "bias")
-    if not (weight and weight.parameter) then return nil, "with a weight that is no parameter" end
+    local of_values = weight and not weight.parameter or bias and not bias.parameter
+    if of_values and kind == "Linear" then
+      local form = text("F.linear(", op.value(arg(op, 1, "input")), ", ", op.value(weight))
+      if bias then form[#form + 1], form[#form + 2] = ", ", op.value(bias) end
+      form[#form + 1] = ")"
+      return form
+    end
+    if of_values or not weight then return nil, "with a weight or a bias that is no parameter" end
     local layer = own and spelling.layer(kind, own(op, op.shape_of(weight.parameter), bias ~= nil))
     local child = op.layer_of(weight.parameter, bias and bias.parameter, layer)
     if not child then return nil, "with parameters that are no layer's" end
@@ -343,6 +363,10 @@ local function pad(op)
   local zero = true
   for _, one in ipairs(list) do zero = zero and one == 0 end
   if zero then return same(op) end
+  if #list == 6 and #shape_of(op, x) == 4 and list[1] == 0 and list[2] == 0 then -- of (N, H, W, C)
+    local image = text(method(op, x, "permute", 0, 3, 1, 2), ":zero_pad2d(", list_form(table.move(list, 3, 6, 1, {})), ")")
+    return text(image, ":permute(0, 2, 3, 1)")
+  end
   if #list == 4 and #shape_of(op, x) == 4 then return method(op, x, "zero_pad2d", list_form(list)) end
   if #list == 2 and #shape_of(op, x) == 3 then return method(op, x, "zero_pad1d", list_form(list)) end
   return nil, "of other dimensions than those of an image"
@@ -351,6 +375,15 @@ end
 local function roll(op)
   return method(op, arg(op, 1, "input"), "roll", list_form(list_of(arg(op, 2, "shifts"))),
     list_form(list_of(arg(op, 3, "dims"))))
+end
+
+local function normalize(op)
+  local p, dim, eps = arg(op, 2, "p", 2), arg(op, 3, "dim", 1), arg(op, 4, "eps", 1e-12)
+  if p ~= 2 then return nil, "with p = " .. tostring(p) end
+  local form = text("F.normalize(", op.value(arg(op, 1, "input")), ", {dim = ", dim)
+  if eps ~= 1e-12 then form[#form + 1], form[#form + 2] = ", eps = ", eps end
+  form[#form + 1] = "})"
+  return form
 end
 
 local function pow(op)
@@ -391,7 +424,7 @@ local FUNCTIONS = {
   contiguous = same, clone = same, to = same, type_as = same, float = same, expand = expand, expand_as = expand,
   matmul = product "matmul", bmm = product "bmm", rmatmul = product "matmul", einsum = einsum,
   linear = linear, layer_norm = layer_norm, conv2d = with_parameters(2), conv1d = with_parameters(2),
-  pad = pad, roll = roll,
+  pad = pad, roll = roll, normalize = normalize,
   randn_like = function(op) return text("nn.randn_like(", op.value(arg(op, 1, "input")), ")") end,
 }
 
@@ -423,7 +456,8 @@ local function layer_call(op, row)
   return {tag = "function", layer, op.value(arg(op, 1, "input"))}
 end
 
--- op: {name, args, named, shapes, out, value(argument) -> form, operand(argument) -> form that stands beside an
+-- op: {name, args, named, shapes, out, value(argument) -> form, index(argument) -> form that may hold whole numbers,
+-- operand(argument) -> form that stands beside an
 -- operator, layer_of(names of a weight and a bias, layer) -> text of the child that has them, or of `layer`, whose
 -- parameters have the module's own names; nil: neither; shape_of(name of a parameter)}. Returns a form, or a list of
 -- forms for several results; nil and why: it cannot be said.

@@ -60,7 +60,8 @@ local function narrowed(held, shape)
   if not form then return nil, why end
   local sizes = {}
   for i = 1, #shape do sizes[i] = product(shape, i, i) end
-  local first = held.order[1] == 1 and held.shape[1]
+  local alone = groups(held)[1][2] == 1 -- the first dimension is one of the ordered value, too
+  local first = alone and held.order[1] == 1 and held.shape[1]
   if sizes[1] == -1 and type(first) == "table" and first.batch == shape[1].batch then sizes[1] = 0 end
   return call(form, "view", sizes)
 end
@@ -108,6 +109,40 @@ local function is_lying(held)
   return true
 end
 
+-- Sizes of `held` and of what it is broadcast with, in which dimensions of one kind that lie beside each other are one:
+-- those of both, and those of one alone
+local function merged(held, other)
+  local sizes, kind = {}, nil
+  for d, size in ipairs(held.shape) do
+    local now = ((size == 1) and 1 or 0) + ((other.shape[d] == 1) and 2 or 0)
+    if now == kind then sizes[#sizes][2] = d else sizes[#sizes + 1] = {d, d} end
+    kind = now
+  end
+  for i, one in ipairs(sizes) do sizes[i] = product(held.shape, one[1], one[2]) end
+  return sizes
+end
+
+local OPERATORS = {add = " + ", sub = " - ", mul = " * ", div = " / ", iadd = " + ", isub = " - ", imul = " * "}
+
+-- Two wide values of as many dimensions, which lie as they are, side by side; nil and why
+local function joined(symbol, a, b, shape)
+  local one, two = merged(a, b), merged(b, a)
+  if #a.shape ~= #b.shape or #one > MOST then return nil, "two values of many dimensions" end
+  local form = {tag = "text", call(a.form, "view", one), symbol, call(b.form, "view", two)}
+  local order = {}
+  for i = 1, #shape do order[i] = i end
+  return {form = {tag = "operand", form}, shape = shape, order = order}
+end
+
+-- What a constant of that shape is: its form as it is, or an empty text and a wide value `out` in `held`
+function wide.constant(form, shape, out, held)
+  if #shape <= MOST then return form end
+  local order = {}
+  for i = 1, #shape do order[i] = i end
+  held[out] = {form = form, shape = shape, order = order}
+  return text()
+end
+
 -- op: of spelling.call; name: its function's short name; held: {[value] = wide value} of the module, which this writes.
 -- Returns the form of the result, which is an empty text where the result is wide; nil: neither the argument nor the
 -- result is wide; false and why: it cannot be said.
@@ -132,7 +167,11 @@ function wide.call(op, name, held)
   elseif VIEWS[name] and is_lying(from) then
     next_one = {form = from.form, shape = shape, order = {}}
     for i = 1, #shape do next_one.order[i] = i end
-  else why = ("a value of %d dimensions"):format(#from.order) end
+  elseif OPERATORS[name] then
+    local y = type(op.args[2]) == "table" and held[op.args[2].value]
+    if y and is_lying(from) and is_lying(y) then next_one, why = joined(OPERATORS[name], from, y, shape) end
+  end
+  if not next_one then why = why or ("a value of %d dimensions"):format(#from.order) end
   if not next_one then return false, why end
   if #next_one.order <= MOST then
     local form

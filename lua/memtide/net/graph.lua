@@ -76,7 +76,9 @@ function graph.input()
   return trace and trace.inputs[1] or util.fail "stands in the forward function of an nn.Graph, found outside of one"
 end
 
-function Value.__index(_, name)
+-- x:method, and x[index]: rows by a constant
+function Value.__index(value, name)
+  if is_value(name) then return functions.index(value, name) end
   return functions[name] or util.fail("a value has no method %s%s", tostring(name), missing[name] and
     ": " .. missing[name] or util.meant(name, util.sorted_keys(functions)))
 end
@@ -97,7 +99,19 @@ end
 
 local OWN = "." -- the name of a layer that adds no name: its parameters have the graph's own
 
--- children[name] = a layer or a list of layers; keys[layer] = "conv1", or "blocks.0" for an element of a list;
+local VALUES = {Parameter = true, Buffer = true} -- kinds of layers that are values wherever they are named
+
+-- Is it a table of parameters by name: nn.ParameterDict{weight = nn.Parameter{...}}?
+local function is_dict(value, is_layer)
+  if type(value) ~= "table" or getmetatable(value) or next(value) == nil then return false end
+  for name, one in pairs(value) do
+    if type(name) ~= "string" or not is_layer(one) or not VALUES[one.kind] then return false end
+  end
+  return true
+end
+
+-- children[name] = a layer, a list of layers, or parameters by name; keys[layer] = "conv1", or "blocks.0" for an element
+-- of a list, "qkv.weight" of a parameter by name;
 -- plain[name] = other values
 local function register(what, is_layer)
   local children, keys, plain, named = {}, {}, {}, {}
@@ -116,6 +130,10 @@ local function register(what, is_layer)
       check_name(name)
       children[name] = value
       for i, layer in ipairs(value) do keys[layer] = keys[layer] or ("%s.%d"):format(name, i - 1) end
+    elseif is_dict(value, is_layer) then
+      check_name(name)
+      children[name] = value
+      for key, layer in pairs(value) do keys[layer] = name .. "." .. key end
     else
       plain[name] = value
     end
@@ -123,17 +141,23 @@ local function register(what, is_layer)
   return children, keys, plain
 end
 
--- A parameter is a value wherever it is named.
 local function self_of(trace, children, plain)
-  local parameters = {}
+  local values = {}
+  local function value_of(layer)
+    values[layer] = values[layer] or graph.call(layer, trace.inputs[1])
+    return values[layer]
+  end
   return setmetatable({}, {
     __index = function(_, name)
       local child = children[name]
-      if child ~= nil and child.kind == "Parameter" then
-        parameters[name] = parameters[name] or graph.call(child, trace.inputs[1])
-        return parameters[name]
+      if child ~= nil and VALUES[child.kind] then return value_of(child) end
+      if child ~= nil and not getmetatable(child) and child[1] == nil then -- parameters by name
+        return setmetatable({}, {__index = function(_, key)
+          return value_of(child[key] or util.fail("self.%s.%s does not exist%s", name, tostring(key),
+            util.meant(tostring(key), util.sorted_keys(child))))
+        end})
       end
-      if children[name] ~= nil then return children[name] end
+      if child ~= nil then return child end
       if plain[name] ~= nil then return plain[name] end
       local known = {}
       for key in pairs(children) do known[#known + 1] = tostring(key) end

@@ -200,6 +200,27 @@ for kind, sides in pairs{ZeroPad1d = 2, ZeroPad2d = 4} do
   end
 end
 
+-- Puts the numbers of nested lists into `flat`, and the lists' sizes into `shape`.
+local function flatten(kind, list, depth, flat, shape)
+  util.check_type(kind, list, "table")
+  shape[depth] = shape[depth] or #list
+  for i, one in ipairs(list) do
+    if type(list[1]) == "table" then flatten(kind, one, depth + 1, flat, shape) else flat[#flat + 1] = list[i] end
+  end
+  if #list ~= shape[depth] then util.fail("%s: lists of %d and of %d in one place", kind, shape[depth], #list) end
+end
+
+-- A constant is given as a list of numbers, or as lists in lists: nn.Buffer({{0, 1}, {1, 0}}, {dtype = "int64"})
+for _, kind in ipairs{"Buffer", "Tensor"} do
+  local make = nn[kind]
+  nn[kind] = function(values, options)
+    util.check_type(kind .. ": options", options or {}, "table")
+    local flat, shape = {}, {}
+    flatten(kind, values, 1, flat, shape)
+    return make{shape = (options or {}).shape or shape, values = flat, dtype = (options or {}).dtype}
+  end
+end
+
 local graph_spec
 for _, kind in ipairs(core.layer_kinds()) do graph_spec = kind.name == "Graph" and kind.spec or graph_spec end
 
@@ -251,6 +272,17 @@ function nn.ModuleList(list)
     if not is_layer(layer) then util.fail("ModuleList: element %d is a %s, not a layer", i, type(layer)) end
   end
   return list
+end
+
+-- Returns the table itself: parameters by name, self.qkv.weight in a graph's forward.
+function nn.ParameterDict(named)
+  util.check_type("ParameterDict", named, "table")
+  for name, layer in pairs(named) do
+    if type(name) ~= "string" or not is_layer(layer) or layer.kind ~= "Parameter" then
+      util.fail("ParameterDict: %s is no nn.Parameter with a name", tostring(name))
+    end
+  end
+  return named
 end
 
 function nn.Frozen(layer)

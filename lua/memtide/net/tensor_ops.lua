@@ -199,6 +199,20 @@ return function(nn, graph)
     return graph.call(nn.Einsum(letters_of(equation)), ...)
   end
 
+  -- F.linear(x, weight, bias) of values
+  function functions.linear(x, weight, bias)
+    return graph.call(nn.LinearFunction(), table.unpack({x, weight, bias}, 1, bias == nil and 2 or 3))
+  end
+
+  -- F.normalize(x, {p = 2, dim = 1, eps = 1e-12}): x divided by its norm, which is eps at least
+  function functions.normalize(x, options)
+    options = options or {}
+    util.check_keys("normalize", options, {"p", "dim", "eps"})
+    if (options.p or 2) ~= 2 then util.fail("normalize: expected p = 2, found %s", literal.of(options.p)) end
+    local norm = graph.call(nn.Norm({options.dim or 1}, true), x)
+    return x / graph.call(nn.Clamp{min = options.eps or 1e-12}, norm)
+  end
+
   -- ---- the same value in other dimensions
 
   function functions.size(_, dim)
@@ -277,7 +291,10 @@ return function(nn, graph)
     return x
   end
 
-  functions.arange, functions.compare = nil, nil -- nn.arange(n) and nn.ge(a, b) are no methods
+  -- torch.tensor: a constant that each call makes
+  function nn.tensor(values, options) return graph.call(nn.Tensor(values, options), graph.input()) end
+
+  for _, name in ipairs{"arange", "compare", "buffer", "tensor", "linearfunction"} do functions[name] = nil end -- they are no methods
   for name, call in pairs(functions) do
     if name ~= "size" and name ~= "view" then nn[name] = call end
   end

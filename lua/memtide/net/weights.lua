@@ -23,11 +23,17 @@ local function by_name(list)
 end
 
 -- All persistent buffers as {name, dtype, shape, as, number, master}, where number is their index for the core, and master
--- that of a weight's fp32 copy; without class weights, which are part of the loss.
+-- that of a weight's fp32 copy
+local function persistent(trainer)
+  local list = core.persistent(trainer.runtime)
+  for i, buffer in ipairs(list) do buffer.number = i end
+  return list
+end
+
+-- Those that a run changes: without constants, which are the script's
 local function buffers(trainer)
   local list = {}
-  for i, buffer in ipairs(core.persistent(trainer.runtime)) do
-    buffer.number = i
+  for _, buffer in ipairs(persistent(trainer)) do
     if not buffer.constant then list[#list + 1] = buffer end
   end
   return list
@@ -105,13 +111,15 @@ local function resolve_aliases(trainer, found)
   end
 end
 
--- Reads those of the wanted tensors that were found -> true; nil, message, code
+-- Reads those of the wanted tensors that were found -> true; nil, message, code. Constants come first: they are compared.
 local function read_all(runtime, wanted, found, stored)
-  for _, want in ipairs(wanted) do
-    local tensor = found[want.name]
-    if tensor then
-      local done, message, code = tensor.file:read(tensor.name, runtime, want.number, stored)
-      if not done then return nil, message, code end
+  for _, constant in ipairs{true, false} do
+    for _, want in ipairs(wanted) do
+      local tensor = (want.constant or false) == constant and found[want.name]
+      if tensor then
+        local done, message, code = tensor.file:read(tensor.name, runtime, want.number, stored)
+        if not done then return nil, message, code end
+      end
     end
   end
   return true
@@ -119,13 +127,14 @@ end
 
 -- The buffers of all parameters and of the layers' buffers. exact: of a parameter with an fp32 master copy, that copy.
 local function parameters(trainer, exact)
-  local list, all = {}, buffers(trainer)
+  local list, all = {}, persistent(trainer)
   local found, numbered = by_name(all), {}
   for _, buffer in ipairs(all) do numbered[buffer.number] = buffer end
   for i, param in ipairs(tensors_of(trainer.network)) do
     local buffer = found[param.name]
     if exact and buffer.master then buffer = numbered[buffer.master] end
-    list[i] = {name = param.name, shape = buffer.shape, dtype = buffer.dtype, as = buffer.as, number = buffer.number}
+    list[i] = {name = param.name, shape = buffer.shape, dtype = buffer.dtype, as = buffer.as, number = buffer.number,
+      constant = buffer.constant}
   end
   return list
 end
