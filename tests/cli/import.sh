@@ -25,6 +25,14 @@ has "$(cat two.lua)" "forward = function(self, input_ids, pixel_values)" "two in
 has "$(cat two.lua)" "input = {input_ids = {7, tokens = 50}, pixel_values = {3, 8, 8}}, classes = 5" "... and inputs of the experiment"
 memtide run two.lua --csv two.csv -q
 is "$status $(cut -d, -f1 two.csv | wc -l)" "0 5" "... which runs"
+memtide import --description "$HERE/windows.json" -o windows.lua
+is "$status" 0 "a description with constants"
+has "$(cat windows.lua)" "constant0 = {{4, 3, 1, 0}, {5, 4, 2, 1}, {7, 6, 4, 3}, {8, 7, 5, 4}}" "... whose numbers are lists"
+has "$(cat windows.lua)" "self.table[self.index]:view({16, 2})" "... and choose rows of a table"
+memtide run windows.lua --csv windows.csv -q
+is "$status $(cut -d, -f1 windows.csv | wc -l)" "0 5" "... which runs"
+memtide predict windows.lua --set framework=pytorch --set precision=fp32 -q --json
+has "$out" '"status":"predicted"' "... and is predicted as PyTorch's step"
 memtide import --description "$HERE/unknown.json"
 is "$status" 69 "what memtide cannot say is an error"
 has "$err" "models.py:65: torch.cumsum, 3 times; gives 12 numbers of each sample" "... with its line, how often, and how large it is"
@@ -86,6 +94,13 @@ if [ $with_torch = 0 ]; then
     is "$(printf '%s\n' "$err" | sed -n 's/.*loss: .*difference \([0-9.e-]*\)$/\1/p' | awk '{ print $1 < 1e-5 }')" 1 \
         "a step in both has the same loss"
 fi
+python_says "models.py:Windows --input 4,4,8 -o windows.lua --weights --check" 0 "" "windows with a bias and a mask"
+if [ $with_torch = 0 ]; then
+    is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" \
+        1 "... have PyTorch's gradients"
+fi
+python_says "models.py:Written --input 4" 69 "models.py:Written: memtide cannot say everything that it calls:
+  $PWD/models.py:139: a value that was written to through another one" "what is written through a view"
 python_says "models.py:Branch --input 4" 65 "forward asks for a tensor's numbers (a branch on data?)" "a branch on data"
 python_says "models.py:Pair --input 4" 65 "TypeError: " "a forward that wants two values"
 python_says "models.py:broken" 65 "the constructor raises ValueError: no such size (" "a constructor that fails"

@@ -184,9 +184,11 @@ static const OpTest op_tests[] = {
     {text ", sum", OP_reduce, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_SUM}}, \
     {text ", mean", OP_reduce, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_MEAN}}, \
     {text ", max", OP_reduce, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_MAX}}, \
+    {text ", norm", OP_reduce, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_NORM}}, \
     {text ", sum", OP_reduce_dx, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_SUM}, .absent_in = 6}, \
     {text ", mean", OP_reduce_dx, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_MEAN}, .absent_in = 6}
 #define EACH_MAXIMUM(text, X, Y) \
+    {text ", norm", OP_reduce_dx, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_NORM}}, \
     {text ", amax", OP_reduce_dx, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_AMAX}}, \
     {text ", max", OP_reduce_dx, .x = X, .y = Y, .plain = true, .attr.reduce = {REDUCE_MAX}}
 #define EACH_TRIANGLE(text, X, diagonal, upper) \

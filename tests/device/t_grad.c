@@ -53,6 +53,7 @@ static const struct { const char *layer; int features; } cases[] = {
     {"Sequential{Narrow(1, 1, 2) Narrow(2, -5, 4) Narrow(3, 0, 7)}", 56},
     {"Sequential{Select(1, 2) Select(-1, -1)}", 8},
     {"Select(2, 3)", 32},
+    {"Narrow(2, 1, 4, step=2)", 128}, {"Sequential{Narrow(1, 1, 1, step=2) Narrow(3, 5, 2, step=2) Tanh}", 16},
     {"Select(3, 0)", 32},
     {"Roll(1, 1)", 256}, {"Sequential{Roll(-3, 2) Roll(5, 3)}", 256}, {"Sequential{Flatten Roll(100, 1) Tanh}", 256},
     {"Checkpoint{Sequential{Tanh Roll(2, 1) Conv2d(4, 6, 1) Tanh}}", 384},
@@ -77,7 +78,7 @@ static const struct { const char *layer; int features; } cases[] = {
     {"Sequential{Conv2d(4, 4, 3, padding=1) Again Again}", 256},
     {"Sequential{Conv2d(4, 4, 3)! Tanh}", 144},
     {"SiLU", 256}, {"ELU(1.5)", 256}, {"CELU(1.5)", 256}, {"Softplus(2)", 256}, {"Hardswish", 256},
-    {"ReLU6", 256}, {"Hardtanh", 256}, {"Hardtanh(-0.25, 0.5)", 256}, {"Hardsigmoid", 256}, {"Mish", 256},
+    {"ReLU6", 256}, {"Hardtanh", 256}, {"Hardtanh(-0.25, 0.5)", 256}, {"Clamp(-0.25, 0.5)", 256}, {"Clamp(max=0.1)", 256}, {"Hardsigmoid", 256}, {"Mish", 256},
     {"SELU", 256}, {"Abs", 256}, {"Exp", 256}, {"Scale(-0.5, 2)", 256}, {"Sequential{Conv2d(4, 6, 3) Scale(3)}", 216},
     {"LogSigmoid", 256}, {"Softsign", 256}, {"Sequential{Conv2d(4, 6, 3) LogSigmoid}", 216},
     {"PReLU", 256}, {"PReLU(4, 0.1)", 256},
@@ -196,6 +197,11 @@ static const struct { const char *layer; int features; } sequences[] = {
     {"Graph{Permute(1:2:0) Einsum(tdb:btd->bd)<0,-1>}", 6}, {"Sequential{Permute(1:0:2) Tanh Permute(1:2:0)}", 30},
     {"Graph{Einsum(...i:...i->...)<-1,-1>}", 5}, {"Graph{Linear(6, 3) Einsum(...i:...j->...ij)<0,-1> Tanh<1>}", 90},
     {"Checkpoint{Graph{Transpose(0, 1) Tanh<0> Einsum(tbd:btd->btd)<1,-1>}}", 30},
+    {"Graph{Norm(-1, true) Clamp(min=0.01)<0> Div<-1,1>}", 30}, {"Norm(1)", 6},
+    {"Graph{Parameter(4:6, normal) Buffer(0:3:3:1:0, 5, int64) Index<0,1> Mul<-1,2>}", 30},
+    {"Graph{Linear(6, 3) Flatten(0, 1)<0> Buffer(9:0:3:3, 2:2, int64) Index<1,2> Mean(0)<3> Sum(0, true)<4> Mul<0,5>}", 15},
+    {"Graph{Parameter(4:6, normal) Parameter(4, normal) Buffer(1:0:1:1, 4) Mul<1,2> LinearFunction<-1,0,3>}", 20},
+    {"Checkpoint{Graph{Tensor(0.5:-1:2:0:1:1, 6) Add<-1,0> Parameter(6:6, normal) LinearFunction<1,2>}}", 30},
     {"GroupNorm(5, 5)", 30}, {"Checkpoint{Sequential{GroupNorm(1, 5) Tanh}}", 30},
 };
 

@@ -67,7 +67,7 @@ static void test_extremes(void) {
         near_at(x, act_value(act_of(ACT_SELU), x), 1.05070098735548 * (d > 0 ? d : 1.67326324235438 * expm1(d)),
                 "selu");
     }
-    static const ActFn all[] = {ACT_RELU6, ACT_HARDTANH, ACT_HARDSIGMOID, ACT_MISH, ACT_LOGSIGMOID, ACT_SOFTSIGN,
+    static const ActFn all[] = {ACT_RELU6, ACT_HARDTANH, ACT_CLAMP, ACT_HARDSIGMOID, ACT_MISH, ACT_LOGSIGMOID, ACT_SOFTSIGN,
                                 ACT_SELU, ACT_ABS, ACT_EXP, ACT_SCALE};
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         ok(isnan(act_value((ActAttr){.act = all[i], .slope = -1, .high = 1}, NAN)), "a NaN goes through activation %d",
@@ -79,6 +79,9 @@ static void test_extremes(void) {
            act_slope(hardtanh, -1) == 0 && act_slope(hardtanh, 1) == 0 &&
            act_slope(act_of(ACT_HARDSIGMOID), 1) == 0,
        "the slope is 0 at both bounds, as PyTorch's");
+    const ActAttr clamp = {.act = ACT_CLAMP, .slope = -1, .high = 1};
+    ok(act_slope(clamp, -1) == 1 && act_slope(clamp, 1) == 1 && act_slope(clamp, 1.5f) == 0 && act_value(clamp, -3) == -1,
+       "a clamp's slope is 1 at both bounds, as PyTorch's");
 }
 
 /* ---- losses of elements: the slope is the derivative of the value, and what PyTorch 2.6 gives at the edges */

@@ -36,6 +36,19 @@ for _, row in ipairs{
   {{1, 3}, function(x) return x * x - x end, "1,3: 0 0 2", "x * x - x"},
   {{1, 3}, function(x) return x ^ 2 + x:pow(2) end, "1,3: 0 2 8", "x^2, pow"},
   {{1, 3}, function(x) return nn.abs(x - 1) + nn.exp(x * 0) end, "1,3: 2 1 2", "abs, exp"},
+  {{1, 3}, function(x) return x:clamp(0.5, 1.5) end, "1,3: 0.5 1 1.5", "clamp"},
+  {{1, 3}, function(x) return x:clamp{max = 1} end, "1,3: 0 1 1", "clamp from above"},
+  {{1, 2, 2}, function(x) return nn.normalize(x, {dim = -1}) end, "1,2,2: 0 1 0.5547 0.83205", "normalize"},
+  {{2, 2}, function(x) return nn.normalize(x * 0) end, "2,2: 0 0 0 0", "normalize zeros"},
+  {{1, 5, 2}, function(x) return x:norm(2, 1) end, "1,2: 10.9545 12.8452", "norm"},
+  {{1, 6}, function(x) return x:narrow(1, 1, 2, {step = 2}) end, "1,2: 1 3", "narrow with a step"},
+  {{1, 2, 4}, function(x) return x:narrow(2, 0, 2, {step = 2}) end, "1,2,2: 0 2 4 6", "... of the last dimension"},
+  {{1, 4, 2, 2}, function(x) return x:narrow(1, 3, 1, {step = 2}) end, "1,1,2,2: 12 13 14 15", "... of an image"},
+  {{3, 2}, function(x) return x[nn.tensor({{2, 0}, {0, 1}}, {dtype = "int64"})] end, "2,2,2: 4 5 0 1 0 1 2 3", "rows"},
+  {{1, 2, 2}, function(x) return x + nn.tensor{{0.5, -1}} end, "1,2,2: 0.5 0 2.5 2", "a tensor of numbers"},
+  {{1, 2}, function(x) return x * nn.tensor({1, 2, 3, 4}, {shape = {2, 2}}) end, "2,2: 0 2 0 4", "... with a shape"},
+  {{1, 2}, function(x) return nn.linear(x, nn.tensor{{1, 2}, {3, 4}, {5, 6}}, nn.tensor{1, 0, 0}) end, "1,3: 3 4 6",
+    "linear of values"},
   {{1, 2}, function(x) return nn.cat({x, x}, {dim = 1}) end, "1,4: 0 1 0 1", "cat by name"},
   {{2, 2, 2, 1}, function(x) return x:flatten(2) end, "2,2,2: 0 1 2 3 4 5 6 7", "flatten(2)"},
   {{1, 2, 1, 2}, function(x) return x:flatten(2):transpose(1, 2) end, "1,2,2: 0 2 1 3", "pixels as a sequence"},
@@ -127,7 +140,59 @@ for _, row in ipairs{
   {"einsum: the equation: expected a string, found a table", function(x) return nn.einsum(x, "ij,jk->ik") end},
   {"Einsum: option \"equation\": expected a text of 1 to 47", function(x) return nn.einsum("", x, x) end},
   {"a value has no method chunk: x:narrow(dim, start, length) cuts out a part", function(x) return x:chunk(2) end},
+  {"Tensor: lists of 2 and of 1 in one place", function(x) return x + nn.tensor{{1, 2}, {1}} end},
+  {'Tensor: option "values": expected numbers, found a string', function(x) return x + nn.tensor{1, "a"} end},
+  {"norm: expected p = 2, found 1", function(x) return nn.normalize(x, {p = 1}) end},
   {'a value has no method flaten (did you mean "flatten"?)', function(x) return x:flaten() end},
 } do tap.raises(row[1], row[1], graph, row[2]) end
+
+-- What a network refuses, when shapes are known
+local function network(forward, input)
+  return function() outcome(input, forward) end
+end
+for _, row in ipairs{
+  {"index 3 is out of bounds for 3 rows", {3, 2}, function(x) return x[nn.tensor({0, 3}, {dtype = "int64"})] end},
+  {"int64: expected whole numbers from 0 on, found -1 as number 2", {3, 2},
+    function(x) return x[nn.tensor({0, -1}, {dtype = "int64"})] end},
+  {"expected x[index], index a nn.Buffer or nn.tensor of int64", {3, 2}, function(x) return x[nn.tensor{0, 1}] end},
+  {"reads whole numbers, which only x[index] does", {3, 2}, function(x) return x + nn.tensor({0, 1}, {dtype = "int64"}) end},
+  {"shape: expected 1 to 4 sizes whose product is the number of values, 3", {1, 2},
+    function(x) return x + nn.tensor({0, 1, 2}, {shape = {2}}) end},
+  {"step 2 does not divide dimension 1, whose size is 3", {1, 3}, function(x) return x:narrow(1, 0, 2, {step = 2}) end},
+  {"start 1 and length 5 do not lie in dimension 1, whose size is 4", {1, 4},
+    function(x) return x:narrow(1, 1, 3, {step = 2}) end},
+  {"max must not be below min 1, found 0", {1, 3}, function(x) return x:clamp(1, 0) end},
+  {"expected x (..., I) and a weight (O, I), found (1, 3) and (2, 2)", {1, 3},
+    function(x) return nn.linear(x, nn.tensor{{1, 2}, {3, 4}}) end},
+} do tap.raises(row[1], row[1], network(row[3], row[2])) end
+
+-- A graph's own buffer, and parameters by name: saved under their names; loading compares a buffer
+local function Table(numbers)
+  return nn.Graph{
+    rows = nn.Buffer(numbers, {dtype = "int64"}), table = nn.ParameterDict{weight = nn.Parameter{4, 3}},
+    forward = function(self, x) return x:flatten() + self.table.weight[self.rows]:sum(0):view(1, 3) end,
+  }
+end
+local function trainer_of(numbers)
+  return assert(mt.trainer{model = Table(numbers), input = {3}, classes = 3, loss = nn.CrossEntropyLoss(),
+    optimizer = mt.optim.SGD{lr = 1}, batch = 2})
+end
+local path = os.tmpname()
+local one = trainer_of{0, 3, 3}
+assert(one:step({0, 0, 0, 0, 0, 0}, {0, 1}))
+local rows = one:read "table.weight"
+tap.is(("%.4f %.4f %.4f"):format(rows[3] * 3, rows[11] * 3, rows[5]), "-1.0000 1.0000 0.0000", "rows' gradients, added up")
+assert(one:save(path))
+tap.is(#one:parameters(), 1, "a buffer is no parameter")
+tap.ok(trainer_of{0, 3, 3}:load(path), "a buffer of the same numbers is loaded")
+local loaded, message = trainer_of{0, 3, 2}:load(path)
+tap.ok(not loaded and message:find('tensor "rows": its numbers are not those of the script\'s nn.Buffer', 1, true),
+  "one of other numbers is an error")
+os.remove(path)
+tap.raises('self.table.weigth does not exist (did you mean "weight"?)', "a parameter by a wrong name", function()
+  return nn.Graph{table = nn.ParameterDict{weight = nn.Parameter{4}}, forward = function(self) return self.table.weigth end}
+end)
+tap.raises("ParameterDict: a is no nn.Parameter with a name", "a layer among parameters",
+  function() return nn.ParameterDict{a = nn.ReLU()} end)
 
 tap.done()

@@ -15,6 +15,11 @@ function constants.shape(constant)
   return shape
 end
 
+local function number(x)
+  if x == 0 and 1 / x < 0 then return "-0.0" end -- -0 is the whole number 0
+  return core.number(x)
+end
+
 local function list_of(items)
   local lines, line = {}, "{" .. items[1]
   for i = 2, #items do
@@ -49,10 +54,7 @@ end
 -- The statements that make the constant of that key
 function constants.text(key, constant)
   local items, shape, out = {}, constants.shape(constant), {parts = 0}
-  for i, x in ipairs(constant.values) do
-    local number = constant.type == "int64" and tostring(math.tointeger(x)) or core.number(x)
-    items[i] = number
-  end
+  for i, x in ipairs(constant.values) do items[i] = number(x) end
   for d = #shape, 2, -1 do items = lists_of(items, shape[d], out) end
   local name, whole = constants.name(key), list_of(items)
   if #out == 0 then return ("local %s = %s\n"):format(name, whole) end

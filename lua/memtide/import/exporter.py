@@ -318,6 +318,8 @@ class Trace(TorchFunctionMode):
         self.quiet += 1
         try:
             numbers = self.numbers_of(tensor)
+            if numbers is not None and id(tensor) in self.buffers:
+                numbers = self.constants.buffer(self.buffers[id(tensor)])  # as a whole
             return None if numbers is None else self.constants.describe(numbers)
         finally:
             self.quiet -= 1
@@ -490,7 +492,7 @@ class Trace(TorchFunctionMode):
             returned = {id(one) for one in tensors_in(result, [])}
             for key in changed if inner else ():
                 if key not in returned:
-                    top.values[key] = "changed"  # in place, by the child: what it is now has no number here
+                    top.values[key] = "changed"  # by the child: what it is now has no number here
         return result
 
 

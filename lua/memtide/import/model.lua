@@ -104,7 +104,7 @@ local function value_in(self, module, index)
     if constant and constant.type == "int64" and not index then unsaid "a constant of whole numbers" end
     if module.wide[value.value] then unsaid(("a value of %d dimensions"):format(#module.wide[value.value].order)) end
     if math.type(value.value) == "integer" then return {tag = "value", n = value.value} end
-    if value.value then unsaid "a value that a child has changed in place" end
+    if value.value then unsaid "a value that was written to through another one, or by a child," end
     if value.parameter then
       local key = relative(module, value.parameter)
       local child = key and self:parts_of(module, key:match "^([%a_][%w_]*)%.[%w_]+$")

@@ -204,13 +204,18 @@ return function(nn, graph)
     return graph.call(nn.LinearFunction(), table.unpack({x, weight, bias}, 1, bias == nil and 2 or 3))
   end
 
+  -- x:norm(2, dims, keepdim): the square root of the sum of the squares
+  function functions.norm(x, p, dim, keepdim)
+    if p ~= 2 then util.fail("norm: expected p = 2, found %s", literal.of(p)) end
+    util.check_flag("norm: keepdim", keepdim)
+    return graph.call(nn.Norm(type(dim) == "table" and dim or {dim}, keepdim or false), x)
+  end
+
   -- F.normalize(x, {p = 2, dim = 1, eps = 1e-12}): x divided by its norm, which is eps at least
   function functions.normalize(x, options)
     options = options or {}
     util.check_keys("normalize", options, {"p", "dim", "eps"})
-    if (options.p or 2) ~= 2 then util.fail("normalize: expected p = 2, found %s", literal.of(options.p)) end
-    local norm = graph.call(nn.Norm({options.dim or 1}, true), x)
-    return x / graph.call(nn.Clamp{min = options.eps or 1e-12}, norm)
+    return x / graph.call(nn.Clamp{min = options.eps or 1e-12}, functions.norm(x, options.p or 2, options.dim or 1, true))
   end
 
   -- ---- the same value in other dimensions

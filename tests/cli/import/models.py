@@ -91,6 +91,54 @@ class Two(nn.Module):
         return self.head(both)
 
 
+class Windows(nn.Module):
+    """Attention in windows: rows of a table as a bias, a mask, what is written through a view"""
+
+    def __init__(self, width=8, window=2):
+        super().__init__()
+        self.window = window
+        self.table = nn.Parameter(torch.linspace(-1, 1, (2 * window - 1) ** 2 * 2).view(-1, 2))
+        place = torch.stack(torch.meshgrid(torch.arange(window), torch.arange(window), indexing="ij")).flatten(1)
+        apart = place[:, :, None] - place[:, None, :] + window - 1
+        self.register_buffer("index", apart[0] * (2 * window - 1) + apart[1])
+        self.qkv = nn.Linear(width, 3 * width)
+        self.scale = nn.Parameter(torch.ones(2, 1, 1))
+        self.fc = nn.Linear(4 * width, 5)
+
+    def forward(self, x):
+        n, h, w, c = x.shape
+        s = self.window
+        bias = self.table[self.index.flatten()].view(s * s, s * s, 2).permute(2, 0, 1).unsqueeze(0)
+        qkv_bias = self.qkv.bias.clone()
+        qkv_bias[c:2 * c].zero_()
+        x = torch.roll(x, (-1, -1), (1, 2)).view(n, h // s, s, w // s, s, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, s * s, c)
+        qkv = F.linear(x, self.qkv.weight, qkv_bias).view(-1, s * s, 3, 2, c // 2).permute(2, 0, 3, 1, 4)
+        scores = F.normalize(qkv[0], dim=-1) @ F.normalize(qkv[1], dim=-1).transpose(-2, -1)
+        scores = scores * self.scale.clamp(max=2.0).exp() + bias
+        part = x.new_zeros((h, w))
+        part[-1:] = 1
+        part = part.view(h // s, s, w // s, s).permute(0, 2, 1, 3).reshape(-1, s * s)
+        mask = (part.unsqueeze(1) - part.unsqueeze(2)).ne(0).float() * -100.0
+        scores = scores.view(n, -1, 2, s * s, s * s) + mask.unsqueeze(1).unsqueeze(0)
+        x = scores.view(-1, 2, s * s, s * s).softmax(-1) @ qkv[2]
+        x = x.transpose(1, 2).reshape(n, h // s, w // s, s, s, c).permute(0, 1, 3, 2, 4, 5).reshape(n, h, w, c)
+        x = torch.cat([x[:, 0::2, 0::2], x[:, 1::2, 0::2], x[:, 0::2, 1::2], x[:, 1::2, 1::2]], -1)
+        return self.fc(x.mean((1, 2)))
+
+
+class Written(nn.Module):
+    """A view is written to, and what it is a view of is read"""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = x * 2
+        x[:, 1:].relu_()
+        return self.fc(x)
+
+
 def broken():
     raise ValueError("no such size")
 
