@@ -58,23 +58,29 @@ static int new_idx(lua_State *L) {
     return dataset_result(L, box, code, d, &e);
 }
 
-/* dataset_cifar10{path, ...} */
-static int new_cifar10(lua_State *L) {
-    enum { FILES_MAX = 16 };
+enum { FILES_MAX = 4096 };
+
+/* The dataset that `read` makes of {path, ...} */
+static int new_of_files(lua_State *L, const char *what, int (*read)(const char *const *, int, Dataset **, Err *)) {
     Err e;
     Dataset *d = NULL;
     const char *paths[FILES_MAX];
     lua_Unsigned n = lua_rawlen(L, 1);
     if (!lua_istable(L, 1) || n < 1 || n > FILES_MAX)
-        return bind_error(L, "data.cifar10: expected a list of 1 to %d files, found %I", FILES_MAX, (LUAI_UACINT)n);
+        return bind_error(L, "%s: expected a list of 1 to %d files, found %I", what, FILES_MAX, (LUAI_UACINT)n);
+    luaL_checkstack(L, (int)n + LUA_MINSTACK, what);
     for (int i = 0; i < (int)n; i++) {
         lua_rawgeti(L, 1, i + 1);
-        paths[i] = bind_path(L, -1, "data.cifar10: file", false);
+        paths[i] = bind_path(L, -1, what, false);
     }
     Box *box = bind_new(L, BOX_DATASET, release_dataset);
-    int code = dataset_cifar10(paths, (int)n, &d, &e);
+    int code = read(paths, (int)n, &d, &e);
     return dataset_result(L, box, code, d, &e);
 }
+
+/* dataset_cifar10{path, ...}, dataset_tar{path, ...} */
+static int new_cifar10(lua_State *L) { return new_of_files(L, "data.cifar10: files", dataset_cifar10); }
+static int new_tar(lua_State *L) { return new_of_files(L, "data.tar: files", dataset_tar); }
 
 /* dataset_npy(x, y or nil) */
 static int new_npy(lua_State *L) {
@@ -165,16 +171,31 @@ static int numbers(lua_State *L, int index, double *values, int room) {
     return (int)n;
 }
 
+/* The dataset at index 1, which is to be changed: no loader may read it meanwhile. */
+static Dataset *unread(lua_State *L, const char *what) {
+    const Box *box = bind_box(L, 1, BOX_DATASET);
+    if (box->users > 0) bind_error(L, "%s: a loader of this dataset is open: close it, or %s before it", what, what);
+    return box->content;
+}
+
+/* dataset:cache() -> the dataset, whose files are in memory now */
+static int cache(lua_State *L) {
+    Err e;
+    if (dataset_cache(unread(L, "cache"), &e)) return bind_fail(L, &e);
+    lua_settop(L, 1);
+    return 1;
+}
+
 /* dataset:normalize({mean, ...}, {std, ...}) -> the dataset */
 static int normalize(lua_State *L) {
     enum { CHANNELS_MAX = 256 };
     Err e;
     double mean[CHANNELS_MAX], std[CHANNELS_MAX];
-    Dataset *d = bind_get(L, 1, BOX_DATASET);
+    bind_get(L, 1, BOX_DATASET);
     int n = numbers(L, 2, mean, CHANNELS_MAX);
     if (numbers(L, 3, std, CHANNELS_MAX) != n)
         return bind_error(L, "normalize: expected as many deviations as means: %d", n);
-    if (dataset_normalize(d, mean, std, n, &e)) return bind_fail(L, &e);
+    if (dataset_normalize(unread(L, "normalize"), mean, std, n, &e)) return bind_fail(L, &e);
     lua_settop(L, 1);
     return 1;
 }
@@ -204,6 +225,19 @@ static Loading loading(lua_State *L, int index) {
     return found;
 }
 
+/* options.prefetch as a number of batches: true is 1, false and nil are 0 */
+static int prefetched(lua_State *L, int options) {
+    if (lua_getfield(L, options, "prefetch") == LUA_TBOOLEAN) lua_pushinteger(L, lua_toboolean(L, -1));
+    else if (lua_isnil(L, -1)) lua_pushinteger(L, 0);
+    else lua_pushvalue(L, -1);
+    lua_Integer n = lua_isinteger(L, -1) ? lua_tointeger(L, -1) : -1;
+    if (n < 0 || n > LOADER_PREFETCH_MAX)
+        bind_error(L, "prefetch: expected a number of batches from 0 to %d, true or false, found %s",
+                   LOADER_PREFETCH_MAX, bind_show(L, -2));
+    lua_pop(L, 2);
+    return (int)n;
+}
+
 /* loader(dataset, {batch =, shuffle =, drop_last =, prefetch =, seed =}) */
 static int new_loader(lua_State *L) {
     Err e;
@@ -219,7 +253,7 @@ static int new_loader(lua_State *L) {
     lua_pushinteger(L, batch);
     lua_setiuservalue(L, -2, BOX_PARENTS);
     bool shuffle = bind_boolean(L, 2, "shuffle", false), drop_last = bind_boolean(L, 2, "drop_last", false);
-    bool prefetch = bind_boolean(L, 2, "prefetch", false);
+    int prefetch = prefetched(L, 2);
     uint64_t seed = (uint64_t)bind_integer(L, 2, "seed", 0);
     if (loader_open(d, batch, shuffle, drop_last, prefetch, seed, &l, &e)) return bind_fail(L, &e);
     box->content = l;
@@ -269,6 +303,15 @@ static int batches(lua_State *L) {
     return 1;
 }
 
+/* loader:info() -> {prefetch = batches, bytes = of host memory} */
+static int loader_info(lua_State *L) {
+    const Loader *l = loading(L, 1).loader;
+    lua_createtable(L, 0, 2);
+    bind_set_integer(L, "prefetch", loader_prefetch(l));
+    bind_set_integer(L, "bytes", (lua_Integer)loader_bytes(l));
+    return 1;
+}
+
 static void check_shape(lua_State *L, const char *what, Shape found, const Shape *expected) {
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (shape_equal(&found, expected)) return;
@@ -290,11 +333,11 @@ void bind_check_loader(lua_State *L, int index, const Shape *x, const Shape *t, 
 
 void bind_open_data(lua_State *L) {
     static const luaL_Reg of_batch[] = {{"shape", batch_shape}, {"values", batch_values}, {NULL, NULL}};
-    static const luaL_Reg of_dataset[] = {{"info", info}, {"normalize", normalize}, {NULL, NULL}};
+    static const luaL_Reg of_dataset[] = {{"info", info}, {"cache", cache}, {"normalize", normalize}, {NULL, NULL}};
     static const luaL_Reg of_loader[] = {{"next", next_batch}, {"seek", seek}, {"place", place},
-        {"batches", batches}, {NULL, NULL}};
+        {"batches", batches}, {"info", loader_info}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"dataset_idx", new_idx}, {"dataset_cifar10", new_cifar10},
-        {"dataset_npy", new_npy}, {"dataset_text", new_text},
+        {"dataset_npy", new_npy}, {"dataset_tar", new_tar}, {"dataset_text", new_text},
         {"dataset_random", new_random}, {"loader", new_loader}, {NULL, NULL}};
     luaL_newmetatable(L, BATCH_TYPE);
     luaL_newlib(L, of_batch);

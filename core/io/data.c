@@ -16,17 +16,25 @@ Dataset *dataset_start(const char *kind, Err *e) {
         return NULL;
     }
     d->kind = kind;
-    d->stored = DT_U8;
+    d->type = &data_types[DATA_U8];
     d->divisor = 1;
     return d;
 }
 
 void dataset_free(Dataset *d) {
     if (!d) return;
-    mem_free(d->x);
+    for (int i = 0; i < d->n_parts; i++) part_close(&d->parts[i]);
+    mem_free(d->parts);
+    mem_free(d->offsets);
     mem_free(d->t);
     mem_free(d->mean);
     mem_free(d);
+}
+
+DataPart *dataset_part(Dataset *d, Err *e) {
+    if (mem_grow(&d->parts, &d->parts_cap, d->n_parts + 1, sizeof *d->parts)) return &d->parts[d->n_parts++];
+    data_no_memory(d->kind, (size_t)(d->n_parts + 1) * sizeof *d->parts, e);
+    return NULL;
 }
 
 int dataset_labels(Dataset *d, const unsigned char *labels, Err *e) {
@@ -50,24 +58,45 @@ static void describe(Dataset *d) {
     snprintf(d->text + n, sizeof d->text - (size_t)n, " %016" PRIx64, hash);
 }
 
-int dataset_finish(Dataset *d, int code, Dataset **out) {
+static void count_classes(Dataset *d) {
+    if (!d->t || d->target.rank || d->classes) return;
+    for (int64_t i = 0; i < d->count; i++) {
+        int32_t label = ((const int32_t *)d->t)[i];
+        if (label >= d->classes) d->classes = label + 1;
+    }
+}
+
+/* Where sample i of the part begins */
+static int64_t offset_of(const Dataset *d, const DataPart *p, int64_t i) {
+    return d->offsets ? d->offsets[i] : p->start + (i - p->first) * p->stride;
+}
+
+/* Adds the samples of a part, those before number `end`, to the hash: at once if they lie one after the other. */
+static int hash_part(Dataset *d, const DataPart *p, int64_t end, Err *e) {
+    int64_t n = shape_elements(&d->sample);
+    if (d->text_bytes) return part_hash(p, d->type, p->start, (int64_t)d->text_bytes, &d->hash, e);
+    if (p->stride == n * (int64_t)d->type->size)
+        return part_hash(p, d->type, p->start, (end - p->first) * n, &d->hash, e);
+    int code = OK;
+    for (int64_t i = p->first; i < end && !code; i++)
+        if ((code = part_hash(p, d->type, offset_of(d, p, i), n, &d->hash, e))) err_prefix(e, "sample %" PRId64, i);
+    return code;
+}
+
+int dataset_finish(Dataset *d, int code, Dataset **out, Err *e) {
+    if (!code) {
+        assert(d->count > 0 && d->sample.rank > 0);
+        count_classes(d);
+        d->hash = hash_bytes(HASH_START, &d->seed, d->n_parts ? 0 : sizeof d->seed);
+        d->hash = hash_bytes(d->hash, &d->classes, sizeof d->classes);
+        d->hash = hash_bytes(d->hash, d->target.dim, (size_t)d->target.rank * sizeof d->target.dim[0]);
+    }
+    for (int i = 0; i < d->n_parts && !code; i++)
+        code = hash_part(d, &d->parts[i], i + 1 < d->n_parts ? d->parts[i + 1].first : d->count, e);
     if (code) {
         dataset_free(d);
         return code;
     }
-    assert(d->count > 0 && d->sample.rank > 0);
-    if (d->t && !d->target.rank && !d->classes)
-        for (int64_t i = 0; i < d->count; i++) {
-            int32_t label = ((const int32_t *)d->t)[i];
-            if (label >= d->classes) d->classes = label + 1;
-        }
-    int64_t sample = shape_elements(&d->sample);
-    d->hash = hash_bytes(HASH_START, &d->seed, d->x ? 0 : sizeof d->seed);
-    d->hash = hash_bytes(d->hash, &d->classes, sizeof d->classes);
-    d->hash = hash_bytes(d->hash, d->target.dim, (size_t)d->target.rank * sizeof d->target.dim[0]);
-    if (d->x)
-        d->hash = hash_bytes(d->hash, d->x,
-                             d->stride ? d->x_bytes : (size_t)(d->count * sample) * dtype_size(d->stored));
     if (d->t) d->hash = hash_bytes(d->hash, d->t, (size_t)d->count * (size_t)target_size(d) * 4);
     describe(d);
     *out = d;
@@ -99,7 +128,7 @@ int dataset_random(
     d->classes = classes;
     if (target) d->target = *target;
     d->seed = seed;
-    return dataset_finish(d, OK, out);
+    return dataset_finish(d, OK, out, e);
 }
 
 int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int classes, const Shape *target,
@@ -116,7 +145,7 @@ int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int cl
 }
 
 int dataset_tokens(const Dataset *d) { return d->tokens; }
-const char *dataset_alphabet(const Dataset *d) { return d->stride ? d->alphabet : NULL; }
+const char *dataset_alphabet(const Dataset *d) { return d->text_bytes ? d->alphabet : NULL; }
 int64_t dataset_count(const Dataset *d) { return d->count; }
 Shape dataset_sample(const Dataset *d) { return d->sample; }
 int dataset_classes(const Dataset *d) { return d->classes; }
@@ -144,6 +173,12 @@ int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, 
     d->channels = n;
     describe(d);
     return OK;
+}
+
+int dataset_cache(Dataset *d, Err *e) {
+    int code = OK;
+    for (int i = 0; i < d->n_parts && !code; i++) code = part_cache(&d->parts[i], e);
+    return code;
 }
 
 enum { DRAW_X = 0, DRAW_T = 1 };
@@ -175,23 +210,40 @@ static int32_t draw_whole(const Dataset *d, int64_t i, int what, int end, int64_
     return (int32_t)((uint64_t)draw(d, i, what, k / 4).x[k % 4] * (uint64_t)end >> 32);
 }
 
-static void get_x(const Dataset *d, int64_t i, float *x) {
-    int64_t n = shape_elements(&d->sample), step = d->stride ? d->stride : n;
-    const unsigned char *u8 = d->x;
-    if (!d->x && d->tokens) for (int64_t k = 0; k < n; k++) x[k] = (float)draw_whole(d, i, DRAW_X, d->tokens, k);
-    else if (!d->x) draw_normal(d, i, DRAW_X, n, x);
-    else if (d->stored == DT_F32) memcpy(x, (const float *)d->x + i * n, (size_t)n * sizeof *x);
-    else for (int64_t k = 0; k < n; k++) x[k] = u8[i * step + k] / d->divisor;
-    normalize(d, x, n);
+/* The part that holds sample i */
+static const DataPart *part_of(const Dataset *d, int64_t i) {
+    int low = 0, high = d->n_parts;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (d->parts[middle].first <= i) low = middle;
+        else high = middle;
+    }
+    return &d->parts[low];
 }
 
-void dataset_get(const Dataset *d, int64_t i, float *x, void *t) {
+static int get_x(const Dataset *d, int64_t i, float *x, Err *e) {
+    int64_t n = shape_elements(&d->sample);
+    if (d->n_parts) {
+        const DataPart *p = part_of(d, i);
+        int code = part_values(p, d->type, d->divisor, offset_of(d, p, i), 0, n, x, e);
+        if (code) return code;
+    } else if (d->tokens) {
+        for (int64_t k = 0; k < n; k++) x[k] = (float)draw_whole(d, i, DRAW_X, d->tokens, k);
+    } else {
+        draw_normal(d, i, DRAW_X, n, x);
+    }
+    normalize(d, x, n);
+    return OK;
+}
+
+int dataset_get(const Dataset *d, int64_t i, float *x, void *t, Err *e) {
     assert(i >= 0 && i < d->count && x);
     int64_t n = target_size(d);
-    get_x(d, i, x);
-    if (!t || !n) return;
-    if (d->stride) {
-        for (int64_t k = 0; k < n; k++) ((int32_t *)t)[k] = ((const unsigned char *)d->x)[i * d->stride + 1 + k];
+    int code = get_x(d, i, x, e);
+    if (code || !t || !n) return code;
+    if (d->text_bytes) {
+        const unsigned char *next = d->parts->bytes + i * d->parts->stride + 1;
+        for (int64_t k = 0; k < n; k++) ((int32_t *)t)[k] = next[k];
     } else if (d->t) {
         memcpy(t, (const char *)d->t + i * n * 4, (size_t)n * 4);
     } else if (d->classes) {
@@ -199,4 +251,5 @@ void dataset_get(const Dataset *d, int64_t i, float *x, void *t) {
     } else {
         draw_normal(d, i, DRAW_T, n, t);
     }
+    return OK;
 }

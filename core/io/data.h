@@ -1,9 +1,11 @@
 /* data.h: samples from files or random numbers, and batches of them.
  *
- * A dataset holds its samples in host memory as they are in the file (u8 or fp32) and hands them out as fp32 in
- * PyTorch's order, (value * scale - mean[c]) / std[c]. Files are untrusted: sizes are checked before anything is
- * allocated. The readers fail with ERR_FILE (cannot be opened or read), ERR_FORMAT (wrong content), ERR_SCRIPT (wrong
- * argument) or ERR_HOST_MEMORY. */
+ * A dataset hands out its samples as fp32 in PyTorch's order, (value * scale - mean[c]) / std[c]. Samples of plain IDX,
+ * .npy, CIFAR and tar files stay there: the files are read once from front to back when the dataset is opened, for the
+ * hash of their content, and then sample by sample. They must not change before the dataset is freed. Targets, texts,
+ * and samples of compressed files or of what is not a regular file are held in host memory, as they are in the file.
+ * Files are untrusted: sizes are checked before anything is allocated. The readers fail with ERR_FILE (cannot be opened
+ * or read), ERR_FORMAT (wrong content), ERR_SCRIPT (wrong argument) or ERR_HOST_MEMORY. */
 #ifndef MT_DATA_H
 #define MT_DATA_H
 
@@ -20,6 +22,9 @@ int dataset_cifar10(const char *const *paths, int n_paths, Dataset **out, Err *e
 /* .npy arrays whose first dimension is N; (N) is read as (N, 1). x: float32, float64, uint8, or int32 and int64 within
  * +-2^24 (token ids). y: labels of rank 1 (int32, int64, uint8) or float targets; NULL: no targets. */
 int dataset_npy(const char *x, const char *y, Dataset **out, Err *e);
+/* Shards as WebDataset has them: plain tar archives. Members KEY.npy (an array, of the same type and shape in all) and,
+ * in all samples or in none, KEY.cls (the label as decimal text) are a sample; their order is that of the archives. */
+int dataset_tar(const char *const *paths, int n_paths, Dataset **out, Err *e);
 /* `count` samples drawn from `seed`, each made when it is asked for. Inputs are standard normal. classes > 0: targets
  * are labels below `classes`, of shape `target` (NULL or rank 0: one label). classes = 0: targets are standard normal,
  * of shape `target`. */
@@ -41,25 +46,32 @@ Shape dataset_target(const Dataset *d); /* of one sample; rank 0: one label, or 
 int dataset_tokens(const Dataset *d);   /* samples are indices below it; 0: they are numbers */
 const char *dataset_alphabet(const Dataset *d); /* of a text: [token] -> the byte that it stands for; else NULL */
 /* Per-channel normalisation, after the scale. mean[n] and std[n]: n is 1 or the number of channels (the first dimension
- * of a sample); all must be finite, std not 0, else ERR_SCRIPT. It changes dataset_text. Call it before any loader is
- * opened. */
+ * of a sample); all must be finite, std not 0, else ERR_SCRIPT. It changes dataset_text. No loader of the
+ * dataset may be open. */
 int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, Err *e);
-/* Copies sample i, 0 to dataset_count - 1, into x (fp32) and t (int32 labels or fp32 target; NULL: not wanted). */
-void dataset_get(const Dataset *d, int64_t i, float *x, void *t);
+/* Reads the files into memory, from which samples come from then on. No loader of the dataset may be open. */
+int dataset_cache(Dataset *d, Err *e);
+/* Copies sample i, 0 to dataset_count - 1, into x (fp32) and t (int32 labels or fp32 target; NULL: not wanted). Threads
+ * may do so at once. ERR_FILE: the file cannot be read, or it was changed after it was opened. */
+int dataset_get(const Dataset *d, int64_t i, float *x, void *t, Err *e);
 /* Kind, sizes and a hash of the content, for cell ids: "idx 2000x1x28x28 7f3a..." */
 const char *dataset_text(const Dataset *d);
 
 /* Batches of one epoch after another. */
 typedef struct Loader Loader;
+enum { LOADER_PREFETCH_MAX = 1024 };
 /* batch: samples of a batch. shuffle: a permutation for each epoch drawn from seed (the same on every machine).
- * drop_last: leave out an incomplete last batch (PyTorch's default is to keep it). prefetch: fill the next batch on a
- * second thread. The dataset is borrowed. ERR_SCRIPT: there would be no batch, or one too large; ERR_HOST_MEMORY. */
+ * drop_last: leave out an incomplete last batch (PyTorch's default is to keep it). prefetch: how many batches a second
+ * thread fills ahead; 0: none, a batch is filled when it is asked for. The dataset is borrowed. ERR_SCRIPT: there would
+ * be no batch, or one too large; ERR_HOST_MEMORY. */
 int loader_open(
-    const Dataset *d, int64_t batch, bool shuffle, bool drop_last, bool prefetch, uint64_t seed, Loader **out, Err *e);
+    const Dataset *d, int64_t batch, bool shuffle, bool drop_last, int prefetch, uint64_t seed, Loader **out, Err *e);
 void loader_close(Loader *l); /* NULL is allowed */
 int64_t loader_batches(const Loader *l); /* per epoch */
+int loader_prefetch(const Loader *l);
+size_t loader_bytes(const Loader *l);    /* of host memory: the batches ahead; 8 bytes for each sample if shuffled */
 /* The next batch: *count samples into x, and their targets into t (NULL: not wanted). *count = 0 at the end of an
- * epoch; the call after that starts the next epoch. */
+ * epoch; the call after that starts the next epoch. A batch that fails as dataset_get does stays the next one. */
 int loader_next(Loader *l, float *x, void *t, int64_t *count, Err *e);
 /* Makes a batch (0, 1, ... below loader_batches) of `epoch` (0, 1, ...) the next one; ERR_SCRIPT: there is none such. */
 int loader_seek(Loader *l, int64_t epoch, int64_t batch, Err *e);

@@ -29,14 +29,16 @@ int dataset_windows(const char *text, int64_t length, int64_t window, int64_t st
                        window, length);
     Dataset *d = dataset_start("text", e);
     if (!d) return ERR_HOST_MEMORY;
-    unsigned char *x = d->x = mem_copy(text, (size_t)length);
-    if (!x) return dataset_finish(d, data_no_memory("text", (size_t)length, e), out);
-    number_bytes(d, x, length);
+    DataPart *p = dataset_part(d, e);
+    if (!p) return dataset_finish(d, ERR_HOST_MEMORY, out, e);
+    p->bytes = mem_copy(text, (size_t)length);
+    if (!p->bytes) return dataset_finish(d, data_no_memory("text", (size_t)length, e), out, e);
+    number_bytes(d, p->bytes, length);
     d->sample = d->target = shape1(window);
-    d->stride = stride;
+    p->stride = stride;
     d->count = (length - window - 1) / stride + 1;
-    d->x_bytes = (size_t)length;
-    return dataset_finish(d, OK, out);
+    d->text_bytes = (size_t)length;
+    return dataset_finish(d, OK, out, e);
 }
 
 int dataset_text_file(const char *path, int64_t window, int64_t stride, Dataset **out, Err *e) {

@@ -13,10 +13,6 @@
 
 enum { READ_STEP = 1 << 16 };
 
-int data_no_memory(const char *path, size_t bytes, Err *e) {
-    return err_set(e, ERR_HOST_MEMORY, "%s: no memory for %zu bytes", path, bytes);
-}
-
 int data_open(DataFile *f, const char *path, Err *e) {
     struct stat info;
     *f = (DataFile){.path = path, .length = -1};
@@ -26,6 +22,7 @@ int data_open(DataFile *f, const char *path, Err *e) {
         close(fd);
         return err_set(e, ERR_FILE, "cannot read %s: it is not a file", path);
     }
+    f->fd = fd;
     f->gz = gzdopen(fd, "rb");
     if (!f->gz) {
         close(fd);
@@ -52,6 +49,11 @@ static int read_failed(const DataFile *f, Err *e) {
 
 int data_read(DataFile *f, void *to, size_t want, size_t *got, Err *e) {
     *got = 0;
+    if (f->part) {
+        *got = (size_t)min_i64((int64_t)want, f->length - f->at);
+        f->at += (int64_t)*got;
+        return part_bytes(f->part, f->origin + f->at - (int64_t)*got, to, *got, e);
+    }
     while (*got < want) {
         size_t left = want - *got;
         int n = gzread(f->gz, (char *)to + *got, left < READ_STEP ? (unsigned)left : READ_STEP);
@@ -73,20 +75,6 @@ int data_need(DataFile *f, void *to, size_t want, const char *what, Err *e) {
     return code;
 }
 
-static int rest_bytes(const DataFile *f, const Shape *shape, size_t element, size_t *bytes, Err *e) {
-    char text[SHAPE_TEXT];
-    *bytes = element;
-    for (int i = 0; i < shape->rank; i++) {
-        if (shape->dim[i] < 1 || shape->dim[i] > INT32_MAX)
-            return err_set(e, ERR_FORMAT, "%s: shape %s: expected sizes from 1 to %d", f->path, shape_text(shape, text),
-                INT32_MAX);
-        if (!size_mul(*bytes, (size_t)shape->dim[i], bytes) || *bytes > DATA_MAX)
-            return err_set(e, ERR_FORMAT, "%s: shape %s: expected at most %zu bytes of data", f->path,
-                shape_text(shape, text), DATA_MAX);
-    }
-    return OK;
-}
-
 static int wrong_length(const DataFile *f, const Shape *shape, size_t want, int64_t found, Err *e) {
     char text[SHAPE_TEXT];
     bool longer = found > (int64_t)want;
@@ -95,13 +83,27 @@ static int wrong_length(const DataFile *f, const Shape *shape, size_t want, int6
         f->path, longer ? "long" : "short", want, shape_text(shape, text), least, found);
 }
 
+int data_rest_bytes(const DataFile *f, const Shape *shape, size_t element, size_t most, size_t *bytes, Err *e) {
+    char text[SHAPE_TEXT];
+    assert(element > 0 && shape->rank > 0);
+    *bytes = element;
+    for (int i = 0; i < shape->rank; i++) {
+        if (shape->dim[i] < 1 || shape->dim[i] > INT32_MAX)
+            return err_set(e, ERR_FORMAT, "%s: shape %s: expected sizes from 1 to %d", f->path, shape_text(shape, text),
+                INT32_MAX);
+        if (!size_mul(*bytes, (size_t)shape->dim[i], bytes) || *bytes > most)
+            return err_set(e, ERR_FORMAT, "%s: shape %s: expected at most %zu bytes of data", f->path,
+                shape_text(shape, text), most);
+    }
+    if (f->length < 0 || f->length - f->at == (int64_t)*bytes) return OK;
+    return wrong_length(f, shape, *bytes, f->length - f->at, e);
+}
+
 int data_rest(DataFile *f, const Shape *shape, size_t element, void **out, Err *e) {
     unsigned char *bytes = NULL, extra;
     size_t want, have = 0, got, more = 0;
-    assert(element > 0 && shape->rank > 0);
-    int steps = 0, code = rest_bytes(f, shape, element, &want, e);
+    int steps = 0, code = data_rest_bytes(f, shape, element, DATA_MAX, &want, e);
     if (code) return code;
-    if (f->length >= 0 && f->length - f->at != (int64_t)want) return wrong_length(f, shape, want, f->length - f->at, e);
     do {
         size_t next = f->length >= 0 || want - have < READ_STEP ? want : have + READ_STEP;
         if (!mem_grow(&bytes, &steps, (int)((next + READ_STEP - 1) / READ_STEP), READ_STEP))
@@ -118,5 +120,16 @@ int data_rest(DataFile *f, const Shape *shape, size_t element, void **out, Err *
     return OK;
 failed:
     mem_free(bytes);
+    return code;
+}
+
+int data_samples(DataFile *f, const Shape *shape, size_t element, DataPart *p, Err *e) {
+    size_t bytes;
+    void *rest = NULL;
+    int code = part_open(p, f, e);
+    if (!code) code = p->on_disk ? data_rest_bytes(f, shape, element, INT64_MAX, &bytes, e)
+                                 : data_rest(f, shape, element, &rest, e);
+    p->bytes = rest;
+    p->stride = code ? 0 : shape_elements(shape) / shape->dim[0] * (int64_t)element;
     return code;
 }

@@ -7,68 +7,91 @@
 
 /* IDX: 00 00, element type (08: u8), rank, then as many sizes of 4 bytes, big-endian, then the elements. The rank must
  * be from `low` to `high`. */
-static int idx_read(const char *path, int low, int high, Shape *shape, void **bytes, Err *e) {
-    DataFile f;
+static int idx_header(DataFile *f, int low, int high, Shape *shape, Err *e) {
     unsigned char magic[4], size[4];
-    int code = data_open(&f, path, e);
-    if (!code) code = data_need(&f, magic, sizeof magic, "magic number", e);
-    if (code) goto done;
-    if (magic[0] || magic[1] || magic[2] != 8 || magic[3] < low || magic[3] > high) {
-        code = err_set(e, ERR_FORMAT,
-            "%s: expected IDX bytes of rank %d%s (magic 00 00 08 %02x), found %02x %02x %02x %02x", path, low,
+    int code = data_need(f, magic, sizeof magic, "magic number", e);
+    if (code) return code;
+    if (magic[0] || magic[1] || magic[2] != 8 || magic[3] < low || magic[3] > high)
+        return err_set(e, ERR_FORMAT,
+            "%s: expected IDX bytes of rank %d%s (magic 00 00 08 %02x), found %02x %02x %02x %02x", f->path, low,
             low < high ? " or more" : "", low, magic[0], magic[1], magic[2], magic[3]);
-        goto done;
-    }
     *shape = (Shape){.rank = magic[3], .dim = {1, 1, 1, 1}};
     for (int i = 0; i < shape->rank && !code; i++) {
-        code = data_need(&f, size, sizeof size, "sizes", e);
+        code = data_need(f, size, sizeof size, "sizes", e);
         if (!code) shape->dim[i] = (int64_t)size[0] << 24 | size[1] << 16 | size[2] << 8 | size[3];
     }
-    if (!code) code = data_rest(&f, shape, 1, bytes, e);
-done:
+    return code;
+}
+
+static int idx_images(Dataset *d, const char *path, Err *e) {
+    DataFile f;
+    Shape shape;
+    DataPart *p = dataset_part(d, e);
+    if (!p) return ERR_HOST_MEMORY;
+    int code = data_open(&f, path, e);
+    if (!code) code = idx_header(&f, 3, SHAPE_MAX, &shape, e);
+    if (!code) code = data_samples(&f, &shape, 1, p, e);
     data_close(&f);
+    if (code) return code;
+    d->divisor = 255;
+    d->count = shape.dim[0];
+    d->sample = (Shape){3, {1, shape.dim[shape.rank - 2], shape.dim[shape.rank - 1], 1}};
+    if (shape.rank == 4) d->sample.dim[0] = shape.dim[1];
+    return OK;
+}
+
+static int idx_labels(Dataset *d, const char *images, const char *path, Err *e) {
+    DataFile f;
+    Shape shape;
+    void *bytes = NULL;
+    int code = data_open(&f, path, e);
+    if (!code) code = idx_header(&f, 1, 1, &shape, e);
+    if (!code) code = data_rest(&f, &shape, 1, &bytes, e);
+    data_close(&f);
+    if (!code && shape.dim[0] != d->count)
+        code = err_set(e, ERR_FORMAT, "%s: expected %" PRId64 " labels, one for each image of %s, found %" PRId64, path,
+            d->count, images, shape.dim[0]);
+    if (!code) code = dataset_labels(d, bytes, e);
+    mem_free(bytes);
     return code;
 }
 
 int dataset_idx(const char *images, const char *labels, Dataset **out, Err *e) {
-    Shape shape, label_shape;
-    void *label_bytes = NULL;
     Dataset *d = dataset_start("idx", e);
     if (!d) return ERR_HOST_MEMORY;
-    int code = idx_read(images, 3, SHAPE_MAX, &shape, &d->x, e);
-    if (!code) code = idx_read(labels, 1, 1, &label_shape, &label_bytes, e);
-    if (!code && label_shape.dim[0] != shape.dim[0])
-        code = err_set(e, ERR_FORMAT, "%s: expected %" PRId64 " labels, one for each image of %s, found %" PRId64,
-            labels, shape.dim[0], images, label_shape.dim[0]);
-    if (!code) {
-        d->divisor = 255;
-        d->count = shape.dim[0];
-        d->sample = (Shape){3, {1, shape.dim[shape.rank - 2], shape.dim[shape.rank - 1], 1}};
-        if (shape.rank == 4) d->sample.dim[0] = shape.dim[1];
-        code = dataset_labels(d, label_bytes, e);
-    }
-    mem_free(label_bytes);
-    return dataset_finish(d, code, out);
+    int code = idx_images(d, images, e);
+    if (!code) code = idx_labels(d, images, labels, e);
+    return dataset_finish(d, code, out, e);
 }
 
 enum { CIFAR_PIXELS = 3 * 32 * 32, CIFAR_RECORD = 1 + CIFAR_PIXELS, CIFAR_CLASSES = 10 };
 
-/* The records read so far */
-typedef struct Cifar { unsigned char *pixels; int32_t *labels; int count, pixels_cap, labels_cap; } Cifar;
+/* The records read so far: the labels of all files, the pixels of the part that is read if it is not on disk. */
+typedef struct Cifar { DataPart *part; int32_t *labels; int count, pixels_cap, labels_cap; } Cifar;
 
 static int cifar_add(Cifar *c, const DataFile *f, const unsigned char *record, Err *e) {
+    int before = c->count - (int)c->part->first;
     if (record[0] >= CIFAR_CLASSES)
         return err_set(e, ERR_FORMAT, "%s: record %" PRId64 ": expected a label from 0 to 9, found %d", f->path,
             f->at / CIFAR_RECORD, record[0]);
-    if ((size_t)c->count >= DATA_MAX / CIFAR_RECORD)
+    if (!c->part->on_disk && (size_t)before >= DATA_MAX / CIFAR_RECORD)
         return err_set(e, ERR_FORMAT, "%s: expected at most %zu bytes of data", f->path, DATA_MAX);
-    if (!mem_grow(&c->pixels, &c->pixels_cap, c->count + 1, CIFAR_PIXELS) ||
+    if ((!c->part->on_disk && !mem_grow(&c->part->bytes, &c->pixels_cap, before + 1, CIFAR_PIXELS)) ||
         !mem_grow(&c->labels, &c->labels_cap, c->count + 1, 4))
-        return data_no_memory(f->path, (size_t)(c->count + 1) * CIFAR_RECORD, e);
-    c->labels[c->count] = record[0];
-    memcpy(c->pixels + (size_t)c->count * CIFAR_PIXELS, record + 1, CIFAR_PIXELS);
-    c->count++;
+        return data_no_memory(f->path, (size_t)(before + 1) * CIFAR_RECORD, e);
+    c->labels[c->count++] = record[0];
+    if (!c->part->on_disk) memcpy(c->part->bytes + (size_t)before * CIFAR_PIXELS, record + 1, CIFAR_PIXELS);
     return OK;
+}
+
+/* On disk a sample is what follows its label; in memory the samples follow each other. */
+static int cifar_part(Cifar *c, const DataFile *f, Err *e) {
+    int code = part_open(c->part, f, e);
+    c->part->start = c->part->on_disk ? 1 : 0;
+    c->part->stride = c->part->on_disk ? CIFAR_RECORD : CIFAR_PIXELS;
+    c->part->first = c->count;
+    c->pixels_cap = 0;
+    return code;
 }
 
 static int cifar_read(Cifar *c, const char *path, Err *e) {
@@ -79,6 +102,7 @@ static int cifar_read(Cifar *c, const char *path, Err *e) {
     if (!code && f.length > 0 && f.length % CIFAR_RECORD)
         code = err_set(
             e, ERR_FORMAT, "%s: expected a multiple of %d bytes, found %" PRId64, path, CIFAR_RECORD, f.length);
+    if (!code) code = cifar_part(c, &f, e);
     while (!code && got == CIFAR_RECORD) {
         code = data_read(&f, record, CIFAR_RECORD, &got, e);
         if (!code && got == CIFAR_RECORD) code = cifar_add(c, &f, record, e);
@@ -95,12 +119,14 @@ int dataset_cifar10(const char *const *paths, int n_paths, Dataset **out, Err *e
     Dataset *d = dataset_start("cifar10", e);
     if (!d) return ERR_HOST_MEMORY;
     int code = OK;
-    for (int i = 0; i < n_paths && !code; i++) code = cifar_read(&c, paths[i], e);
+    for (int i = 0; i < n_paths && !code; i++) {
+        c.part = dataset_part(d, e);
+        code = c.part ? cifar_read(&c, paths[i], e) : ERR_HOST_MEMORY;
+    }
     d->divisor = 255;
     d->count = c.count;
     d->sample = (Shape){3, {3, 32, 32, 1}};
     d->classes = CIFAR_CLASSES;
-    d->x = c.pixels;
     d->t = c.labels;
-    return dataset_finish(d, code, out);
+    return dataset_finish(d, code, out, e);
 }

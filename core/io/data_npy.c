@@ -10,30 +10,8 @@
 
 enum { NPY_HEADER_MAX = 10000, NPY_WORD = 64 };
 
-static double f32_value(const unsigned char *p) { float v; memcpy(&v, p, sizeof v); return (double)v; }
-static double f64_value(const unsigned char *p) { double v; memcpy(&v, p, sizeof v); return v; }
-static double i32_value(const unsigned char *p) { int32_t v; memcpy(&v, p, sizeof v); return v; }
-static double i64_value(const unsigned char *p) { int64_t v; memcpy(&v, p, sizeof v); return (double)v; }
-
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are copied from the files, which are little-endian");
-
-/* value is NULL for bytes, which are kept as they are */
-typedef struct NpyType {
-    const char *descr;
-    size_t size;
-    bool integer;
-    double (*value)(const unsigned char *p);
-} NpyType;
-
-static const NpyType types[] = {
-    {"<f4", 4, false, f32_value}, {"<f8", 8, false, f64_value}, {"|u1", 1, true, NULL},
-    {"<i4", 4, true, i32_value},  {"<i8", 8, true, i64_value},
-};
-
-typedef struct Npy { const NpyType *type; Shape shape; void *bytes; } Npy;
-
 /* The header while it is read. */
-typedef struct Header { const char *path, *at, *end; const NpyType *type; Shape shape; int seen; Err *e; } Header;
+typedef struct Header { const char *path, *at, *end; const DataType *type; Shape shape; int seen; Err *e; } Header;
 
 enum { SEEN_DESCR = 1, SEEN_ORDER = 2, SEEN_SHAPE = 4, SEEN_ALL = 7 };
 
@@ -66,8 +44,8 @@ static int take_descr(Header *h) {
     char word[NPY_WORD];
     int code = take_string(h, word);
     if (code) return code;
-    for (size_t i = 0; i < ARRAY_LEN(types); i++)
-        if (!strcmp(word, types[i].descr)) h->type = &types[i];
+    for (size_t i = 0; i < DATA_TYPES; i++)
+        if (!strcmp(word, data_types[i].descr)) h->type = &data_types[i];
     if (h->type) return OK;
     const char *what = word[0] == '>' ? " (big endian)" : strchr(word, 'O') ? " (Python objects)" : "";
     return err_set(h->e, ERR_FORMAT, "%s: expected elements of type '<f4', '<f8', '|u1', '<i4' or '<i8', found '%s'%s",
@@ -137,7 +115,7 @@ static int take_header(Header *h) {
     return OK;
 }
 
-static int npy_header(DataFile *f, Npy *a, Err *e) {
+int data_npy_header(DataFile *f, const DataType **type, Shape *shape, Err *e) {
     unsigned char start[8], size[4] = {0};
     char text[NPY_HEADER_MAX];
     int code = data_need(f, start, sizeof start, "npy magic and version", e);
@@ -156,38 +134,9 @@ static int npy_header(DataFile *f, Npy *a, Err *e) {
     if (code) return code;
     Header h = {.path = f->path, .at = text, .end = text + n, .shape = {0, {1, 1, 1, 1}}, .e = e};
     code = take_header(&h);
-    a->type = h.type;
-    a->shape = h.shape;
+    *type = h.type;
+    *shape = h.shape;
     return code;
-}
-
-static int npy_read(const char *path, Npy *a, Err *e) {
-    DataFile f;
-    int code = data_open(&f, path, e);
-    if (!code) code = npy_header(&f, a, e);
-    if (!code) code = data_rest(&f, &a->shape, a->type->size, &a->bytes, e);
-    data_close(&f);
-    return code;
-}
-
-/* Converts elements of 4 or 8 bytes in place, to fp32 or (labels) to int32. Element i is read before it is written, and
- * it never reaches a later one. Whole numbers that would change are an error: labels must be from 0 to 2^31 - 2, others
- * within +-2^24, which fp32 holds exactly. */
-static int npy_narrow(const char *path, Npy *a, bool labels, Err *e) {
-    assert(a->type->value && a->type->size >= 4 && (a->type->integer || !labels));
-    const double low = labels ? 0 : -16777216, high = labels ? INT32_MAX - 1 : 16777216;
-    int64_t n = shape_elements(&a->shape);
-    unsigned char *bytes = a->bytes;
-    for (int64_t i = 0; i < n; i++) {
-        double v = a->type->value(bytes + (size_t)i * a->type->size);
-        if (a->type->integer && !(v >= low && v <= high))
-            return err_set(e, ERR_FORMAT, "%s: element %" PRId64 ": expected a %s from %.0f to %.0f, found %.0f", path,
-                i, labels ? "label" : "whole number", low, high, v);
-        float real = (float)v;
-        int32_t label = labels ? (int32_t)v : 0;
-        memcpy(bytes + (size_t)i * 4, labels ? (void *)&label : (void *)&real, 4);
-    }
-    return OK;
 }
 
 /* (N, ...) without N; (N) is (N, 1) */
@@ -197,38 +146,51 @@ static Shape without_first(const Shape *s) {
     return r;
 }
 
+static int npy_samples(Dataset *d, const char *path, Err *e) {
+    DataFile f;
+    Shape shape = {0};
+    DataPart *p = dataset_part(d, e);
+    if (!p) return ERR_HOST_MEMORY;
+    int code = data_open(&f, path, e);
+    if (!code) code = data_npy_header(&f, &d->type, &shape, e);
+    if (!code) code = data_samples(&f, &shape, d->type->size, p, e);
+    data_close(&f);
+    d->count = shape.dim[0];
+    d->sample = without_first(&shape);
+    return code;
+}
+
+/* Elements of 4 or 8 bytes are converted in place. */
 static int npy_targets(Dataset *d, const char *path, Err *e) {
-    Npy y = {0};
-    int code = npy_read(path, &y, e);
-    if (!code && y.shape.dim[0] != d->count)
+    DataFile f;
+    Shape shape = {0};
+    const DataType *type;
+    void *bytes = NULL;
+    int code = data_open(&f, path, e);
+    if (!code) code = data_npy_header(&f, &type, &shape, e);
+    if (!code) code = data_rest(&f, &shape, type->size, &bytes, e);
+    data_close(&f);
+    if (!code && shape.dim[0] != d->count)
         code = err_set(e, ERR_FORMAT, "%s: expected %" PRId64 " targets, one for each sample, found %" PRId64, path,
-            d->count, y.shape.dim[0]);
-    if (!code && y.type->integer && y.shape.rank != 1)
-        code = err_set(e, ERR_FORMAT, "%s: expected labels in one dimension, found %d", path, y.shape.rank);
-    if (!code && !y.type->value) {
-        code = dataset_labels(d, y.bytes, e);
+            d->count, shape.dim[0]);
+    if (!code && type->integer && shape.rank != 1)
+        code = err_set(e, ERR_FORMAT, "%s: expected labels in one dimension, found %d", path, shape.rank);
+    if (!code && !type->value) {
+        code = dataset_labels(d, bytes, e);
     } else if (!code) {
-        code = npy_narrow(path, &y, y.type->integer, e);
-        if (!y.type->integer) d->target = without_first(&y.shape);
-        d->t = y.bytes;
-        y.bytes = NULL;
+        code = data_convert(type, bytes, shape_elements(&shape), type->integer, bytes, path, 0, e);
+        if (!type->integer) d->target = without_first(&shape);
+        d->t = bytes;
+        bytes = NULL;
     }
-    mem_free(y.bytes);
+    mem_free(bytes);
     return code;
 }
 
 int dataset_npy(const char *x, const char *y, Dataset **out, Err *e) {
-    Npy a = {0};
     Dataset *d = dataset_start("npy", e);
     if (!d) return ERR_HOST_MEMORY;
-    int code = npy_read(x, &a, e);
-    if (!code && a.type->value) {
-        d->stored = DT_F32;
-        code = npy_narrow(x, &a, false, e);
-    }
-    d->x = a.bytes;
-    d->count = a.shape.dim[0];
-    d->sample = without_first(&a.shape);
+    int code = npy_samples(d, x, e);
     if (!code && y) code = npy_targets(d, y, e);
-    return dataset_finish(d, code, out);
+    return dataset_finish(d, code, out, e);
 }

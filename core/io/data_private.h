@@ -1,26 +1,59 @@
-/* data_private.h: what the readers of file formats share: the fields of a dataset, and reading of untrusted files. */
+/* data_private.h: what the readers of file formats share: the fields of a dataset, the files that hold its samples, and
+ * reading of untrusted files. */
 #ifndef MT_DATA_PRIVATE_H
 #define MT_DATA_PRIVATE_H
 
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include "data.h"
 
 enum { DATA_TEXT = 128 };
-#define DATA_MAX ((size_t)8 << 30) /* bytes that one file may ask for */
+#define DATA_MAX ((size_t)8 << 30) /* bytes of host memory that one file may ask for */
 
-/* x and t are NULL in a random dataset, which draws its samples; t is also NULL in a dataset without targets. */
+/* A type of elements in files. value: an element as a number; NULL for bytes, which are kept as they are. */
+typedef struct DataType {
+    const char *descr; /* as .npy calls it */
+    size_t size;
+    bool integer;
+    double (*value)(const unsigned char *p);
+} DataType;
+
+enum { DATA_F32, DATA_F64, DATA_U8, DATA_I32, DATA_I64, DATA_TYPES };
+extern const DataType data_types[DATA_TYPES];
+
+/* Converts n elements of 4 or 8 bytes to fp32 or (labels) to int32 in `to`, which may be `from`. Whole numbers that
+ * would change are an error: labels must be from 0 to 2^31 - 2, others within +-2^24, which fp32 holds exactly. For the
+ * message: path, and first, the number of the first element. */
+int data_convert(const DataType *type, const void *from, int64_t n, bool labels, void *to, const char *path,
+                 int64_t first, Err *e);
+
+/* A file with samples. It stays open, and a sample is read when it is asked for; of a compressed file, or one that is
+ * not a regular file, the samples are in memory. All zero: none. */
+typedef struct DataPart {
+    char *path;
+    bool on_disk;
+    int fd;               /* on disk: of the file */
+    struct stat opened;   /* on disk: what the file was when it was opened */
+    unsigned char *bytes; /* in memory: those from `start` on */
+    int64_t start;        /* bytes before the first sample */
+    int64_t stride;       /* bytes from one sample to the next; 0: the dataset's offsets say where they are */
+    int64_t first;        /* its first sample's number in the dataset */
+} DataPart;
+
+/* A random dataset has no parts and no t: it draws its samples. t is also NULL in a dataset without targets. */
 struct Dataset {
     const char *kind;
     int64_t count;
     Shape sample, target;   /* target: rank 0 for labels and for a dataset without targets */
     int classes;
-    DType stored;           /* of x: DT_U8 or DT_F32 */
-    void *x;                /* (count, sample) */
+    const DataType *type;   /* of the elements in the parts */
+    DataPart *parts;
+    int n_parts, parts_cap;
+    int64_t *offsets;       /* where each sample begins in its part, if no stride says it; else NULL */
     void *t;                /* (count) int32 labels or (count, target) fp32 */
-    int tokens;             /* x are indices below it; 0: x are numbers */
-    int64_t stride;         /* of a text: sample i begins at x[i * stride], its targets one further on; else 0 */
-    size_t x_bytes;         /* of a text */
+    int tokens;             /* samples are indices below it; 0: they are numbers */
+    size_t text_bytes;      /* of a text, whose targets are its samples one byte further on; else 0 */
     char alphabet[256];     /* the byte that a token of a text stands for */
     float divisor;          /* of u8 values: 255 for pixels, as ToTensor does */
     int channels;           /* of the normalisation; 0: none */
@@ -32,14 +65,20 @@ struct Dataset {
 Dataset *dataset_start(const char *kind, Err *e); /* NULL: no memory */
 /* Makes d->t from labels[d->count]. */
 int dataset_labels(Dataset *d, const unsigned char *labels, Err *e);
-/* Ends a reader whose outcome is `code`. OK: counts the classes (unless the format fixes them), hashes the content and
- * sets *out. Anything else: frees the dataset. Returns `code`. */
-int dataset_finish(Dataset *d, int code, Dataset **out);
+/* A further part, all zero, for the reader to fill; NULL: no memory. */
+DataPart *dataset_part(Dataset *d, Err *e);
+/* Ends a reader whose outcome is `code`. OK: counts the classes (unless the format fixes them), reads all samples once
+ * for the hash of the content and sets *out. Anything else, or a sample that cannot be read: frees the dataset. Returns
+ * the code. */
+int dataset_finish(Dataset *d, int code, Dataset **out, Err *e);
 int data_no_memory(const char *path, size_t bytes, Err *e);
 
-/* A plain or gzip-compressed file, read once from front to back. */
+/* A plain or gzip-compressed file, or the bytes of one from `origin` on, read once from front to back. */
 typedef struct DataFile {
     gzFile gz;
+    int fd;         /* gz's */
+    const DataPart *part; /* whose file it is; NULL: gz */
+    int64_t origin;
     const char *path;
     int64_t length; /* -1: not known before the end is reached (compressed, or a pipe) */
     int64_t at;     /* bytes read so far */
@@ -51,8 +90,28 @@ void data_close(DataFile *f);
 int data_read(DataFile *f, void *to, size_t want, size_t *got, Err *e);
 /* Exactly `want` bytes of what is called `what`. */
 int data_need(DataFile *f, void *to, size_t want, const char *what, Err *e);
+/* The header of an .npy file; its elements follow. */
+int data_npy_header(DataFile *f, const DataType **type, Shape *shape, Err *e);
+/* The bytes of such elements: at most `most`, and all that is left as far as the file's length is known. */
+int data_rest_bytes(const DataFile *f, const Shape *shape, size_t element, size_t most, size_t *bytes, Err *e);
 /* Everything that is left, which must be the elements of `shape`, `element` bytes each; *out is freed with mem_free.
  * Memory grows with what the file really holds, so a header that promises too much costs nothing. */
 int data_rest(DataFile *f, const Shape *shape, size_t element, void **out, Err *e);
+/* The same as samples of the part: the first dimension of `shape` counts them. Of a plain file nothing is read. */
+int data_samples(DataFile *f, const Shape *shape, size_t element, DataPart *p, Err *e);
+
+/* Keeps the file of f for the part, from f->at on, if f's length is known: sets p->on_disk. Otherwise the caller gives
+ * the part its bytes. */
+int part_open(DataPart *p, const DataFile *f, Err *e);
+void part_close(DataPart *p); /* a part of zeros is allowed */
+/* Reads a part on disk into memory; if that fails, it stays on disk. */
+int part_cache(DataPart *p, Err *e);
+/* `n` bytes at `offset` of the file. ERR_FILE: they cannot be read, or the file has changed since it was opened. */
+int part_bytes(const DataPart *p, int64_t offset, void *to, size_t n, Err *e);
+/* Of the elements that begin at `offset`, those from `from` to `to` - 1 as fp32, bytes divided by `divisor`. */
+int part_values(const DataPart *p, const DataType *type, float divisor, int64_t offset, int64_t from, int64_t to,
+                float *out, Err *e);
+/* The hash of what is kept of n elements at `offset`: bytes as they are, others as fp32. */
+int part_hash(const DataPart *p, const DataType *type, int64_t offset, int64_t n, uint64_t *hash, Err *e);
 
 #endif

@@ -1,8 +1,8 @@
-/* Batches in order. With prefetch, a second thread fills the next batch.
+/* Batches in order. With prefetch, a second thread fills batches ahead of the caller.
  *
- * There is one slot. The caller sets its place and state WANTED; the thread fills it and sets READY. While the slot is
- * WANTED, it and the order of the epoch belong to the thread, otherwise to the caller; the lock guards only `state` and
- * `stop`. */
+ * They wait in a ring of slots: number `taken` to `filled` - 1, each in the slot of its number modulo the slots. The
+ * thread fills slot `filled` while `filling` is set, and owns it and the order of the epoch as long; the caller owns
+ * slot `taken` while it is smaller than `filled`. The lock guards the numbers, the flags and `ahead`. */
 #include <assert.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -16,12 +16,11 @@
 typedef struct Place { int64_t epoch, batch; } Place;
 
 typedef struct Slot {
-    enum { WANTED, READY } state;
-    bool stop;
-    Place place;
     int64_t count;
     float *x;
     unsigned char *t;
+    int code;  /* of the filling */
+    Err error;
 } Slot;
 
 struct Loader {
@@ -32,11 +31,16 @@ struct Loader {
     int64_t *order;         /* the permutation of ordered_epoch; NULL: samples in their own order */
     int64_t ordered_epoch;
     Place next;             /* what loader_next gives */
-    bool prefetch;
+    int prefetch;           /* slots; 0: no thread */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    Slot slot;
+    Slot *slots;
+    float *slots_x;         /* of all slots */
+    unsigned char *slots_t;
+    int64_t filled, taken;
+    bool filling, stop;
+    Place ahead;            /* what the thread fills next */
 };
 
 /* Fisher and Yates' shuffle, a function of seed and epoch only. The remainder is biased by less than count / 2^64. */
@@ -53,74 +57,106 @@ static void shuffle(Loader *l, int64_t epoch) {
     l->ordered_epoch = epoch;
 }
 
-/* Fills x and t (NULL: not wanted) with the batch at `place`; returns the number of samples. */
-static int64_t fill(Loader *l, Place place, float *x, unsigned char *t) {
+/* Fills x and t (NULL: not wanted) with the batch at `place`, *count samples. */
+static int fill(Loader *l, Place place, float *x, unsigned char *t, int64_t *count, Err *e) {
     assert(place.epoch >= 0 && place.batch >= 0 && place.batch < l->batches);
     int64_t first = place.batch * l->batch, n = min_i64(l->batch, dataset_count(l->data) - first);
     shuffle(l, place.epoch);
     for (int64_t k = 0; k < n; k++) {
         int64_t i = l->order ? l->order[first + k] : first + k;
-        dataset_get(l->data, i, x + (size_t)k * (l->x_size / sizeof *x), t ? t + (size_t)k * l->t_size : NULL);
+        float *to = x + (size_t)k * (l->x_size / sizeof *x);
+        int code = dataset_get(l->data, i, to, t ? t + (size_t)k * l->t_size : NULL, e);
+        if (code) return code;
     }
-    return n;
+    *count = n;
+    return OK;
 }
 
 static void *fill_ahead(void *arg) {
     Loader *l = arg;
     pthread_mutex_lock(&l->lock);
-    while (!l->slot.stop) {
-        if (l->slot.state == READY) {
+    while (!l->stop) {
+        if (l->filled - l->taken == l->prefetch) {
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
+        Slot *slot = &l->slots[l->filled % l->prefetch];
+        Place place = l->ahead;
+        l->ahead = place.batch + 1 < l->batches ? (Place){place.epoch, place.batch + 1} : (Place){place.epoch + 1, 0};
+        l->filling = true;
         pthread_mutex_unlock(&l->lock);
-        l->slot.count = fill(l, l->slot.place, l->slot.x, l->slot.t);
+        slot->code = fill(l, place, slot->x, slot->t, &slot->count, &slot->error);
         pthread_mutex_lock(&l->lock);
-        l->slot.state = READY;
-        pthread_cond_signal(&l->changed);
+        l->filling = false;
+        l->filled++;
+        pthread_cond_broadcast(&l->changed);
     }
     pthread_mutex_unlock(&l->lock);
     return NULL;
 }
 
-static void wait_ready(Loader *l) {
+/* Waits for the next batch that the thread fills. */
+static Slot *ready(Loader *l) {
     pthread_mutex_lock(&l->lock);
-    while (l->slot.state != READY) pthread_cond_wait(&l->changed, &l->lock);
+    while (l->filled == l->taken) pthread_cond_wait(&l->changed, &l->lock);
+    pthread_mutex_unlock(&l->lock);
+    return &l->slots[l->taken % l->prefetch];
+}
+
+static void give_back(Loader *l) {
+    pthread_mutex_lock(&l->lock);
+    l->taken++;
+    pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
 }
 
-/* The slot is READY, so it belongs to the caller until its state changes. */
-static void want(Loader *l, Place place) {
-    l->slot.place = place;
+/* Drops what was filled, and goes on from `place`. */
+static void restart(Loader *l, Place place) {
     pthread_mutex_lock(&l->lock);
-    assert(l->slot.state == READY);
-    l->slot.state = WANTED;
-    pthread_cond_signal(&l->changed);
+    while (l->filling) pthread_cond_wait(&l->changed, &l->lock);
+    l->taken = l->filled;
+    l->ahead = place;
+    pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
 }
 
-static int start_thread(Loader *l, Err *e) {
-    l->slot.x = mem_new((size_t)l->batch * l->x_size);
-    l->slot.t = mem_new((size_t)l->batch * l->t_size);
-    if (!l->slot.x || !l->slot.t)
-        return err_set(e, ERR_HOST_MEMORY, "loader: no memory for a batch of %zu bytes",
-            (size_t)l->batch * (l->x_size + l->t_size));
+static int new_slots(Loader *l, int n, Err *e) {
+    size_t x = (size_t)l->batch * l->x_size, t = (size_t)l->batch * l->t_size, bytes;
+    if (!size_mul(x + t, (size_t)n, &bytes))
+        return err_set(e, ERR_SCRIPT, "loader: %d batches of %zu bytes ahead are too many", n, x + t);
+    l->slots = mem_new((size_t)n * sizeof *l->slots);
+    l->slots_x = mem_new(x * (size_t)n);
+    l->slots_t = mem_new(t * (size_t)n);
+    if (!l->slots || !l->slots_x || !l->slots_t)
+        return err_set(e, ERR_HOST_MEMORY, "loader: no memory for %d batches of %zu bytes ahead", n, x + t);
+    for (int i = 0; i < n; i++) {
+        l->slots[i].x = l->slots_x + (size_t)i * (x / sizeof *l->slots_x);
+        l->slots[i].t = l->slots_t + (size_t)i * t;
+    }
+    return OK;
+}
+
+static int start_thread(Loader *l, int n, Err *e) {
+    int code = new_slots(l, n, e);
+    if (code) return code;
     pthread_mutex_init(&l->lock, NULL); /* on Linux neither call fails with default attributes */
     pthread_cond_init(&l->changed, NULL);
+    l->prefetch = n;
     int failed = pthread_create(&l->thread, NULL, fill_ahead, l);
-    if (!failed) {
-        l->prefetch = true;
-        return OK;
-    }
+    if (!failed) return OK;
+    l->prefetch = 0;
     pthread_cond_destroy(&l->changed);
     pthread_mutex_destroy(&l->lock);
     return err_set(e, ERR_HOST_MEMORY, "loader: cannot start a thread to prefetch: %s", strerror(failed));
 }
 
-static int check(const Dataset *d, int64_t batch, bool drop_last, size_t sample_bytes, Err *e) {
+static int check(const Dataset *d, int64_t batch, bool drop_last, int prefetch, size_t sample_bytes, Err *e) {
     int64_t count = dataset_count(d);
     size_t bytes;
     if (batch < 1) return err_set(e, ERR_SCRIPT, "loader: expected a batch of at least 1, found %" PRId64, batch);
+    if (prefetch < 0 || prefetch > LOADER_PREFETCH_MAX)
+        return err_set(
+            e, ERR_SCRIPT, "loader: prefetch: expected 0 to %d batches, found %d", LOADER_PREFETCH_MAX, prefetch);
     if (drop_last && batch > count)
         return err_set(e, ERR_SCRIPT,
             "loader: drop_last leaves no batch of %" PRId64 ": expected at most %" PRId64 ", the samples", batch,
@@ -131,13 +167,13 @@ static int check(const Dataset *d, int64_t batch, bool drop_last, size_t sample_
     return OK;
 }
 
-int loader_open(const Dataset *d, int64_t batch, bool shuffled, bool drop_last, bool prefetch, uint64_t seed,
+int loader_open(const Dataset *d, int64_t batch, bool shuffled, bool drop_last, int prefetch, uint64_t seed,
     Loader **out, Err *e) {
     Shape sample = dataset_sample(d), target = dataset_target(d);
     size_t x_size = (size_t)shape_elements(&sample) * 4;
     size_t t_size = target.rank || dataset_classes(d) ? (size_t)shape_elements(&target) * 4 : 0, order_bytes = 0;
     int64_t count = dataset_count(d);
-    int code = check(d, batch, drop_last, x_size + t_size, e);
+    int code = check(d, batch, drop_last, prefetch, x_size + t_size, e);
     if (code) return code;
     Loader *l = mem_new(sizeof *l);
     if (!l) return err_set(e, ERR_HOST_MEMORY, "loader: no memory for %zu bytes", sizeof *l);
@@ -146,7 +182,7 @@ int loader_open(const Dataset *d, int64_t batch, bool shuffled, bool drop_last, 
     if (!drop_last && count % batch) l->batches++;
     if (shuffled && (!size_mul((size_t)count, sizeof *l->order, &order_bytes) || !(l->order = mem_new(order_bytes))))
         code = err_set(e, ERR_HOST_MEMORY, "loader: no memory to shuffle %" PRId64 " samples", count);
-    if (!code && prefetch) code = start_thread(l, e);
+    if (!code && prefetch) code = start_thread(l, prefetch, e);
     if (code) {
         loader_close(l);
         return code;
@@ -159,39 +195,52 @@ void loader_close(Loader *l) {
     if (!l) return;
     if (l->prefetch) {
         pthread_mutex_lock(&l->lock);
-        l->slot.stop = true;
-        pthread_cond_signal(&l->changed);
+        l->stop = true;
+        pthread_cond_broadcast(&l->changed);
         pthread_mutex_unlock(&l->lock);
         pthread_join(l->thread, NULL);
         pthread_cond_destroy(&l->changed);
         pthread_mutex_destroy(&l->lock);
     }
-    mem_free(l->slot.x);
-    mem_free(l->slot.t);
+    mem_free(l->slots);
+    mem_free(l->slots_x);
+    mem_free(l->slots_t);
     mem_free(l->order);
     mem_free(l);
 }
 
 int64_t loader_batches(const Loader *l) { return l->batches; }
+int loader_prefetch(const Loader *l) { return l->prefetch; }
+
+size_t loader_bytes(const Loader *l) {
+    size_t order = l->order ? (size_t)dataset_count(l->data) * sizeof *l->order : 0;
+    return order + (size_t)l->prefetch * (size_t)l->batch * (l->x_size + l->t_size);
+}
 
 int loader_next(Loader *l, float *x, void *t, int64_t *count, Err *e) {
-    (void)e;
     Place now = l->next;
     *count = 0;
     if (now.batch == l->batches) {
         l->next = (Place){now.epoch + 1, 0};
         return OK;
     }
-    l->next.batch++;
     if (!l->prefetch) {
-        *count = fill(l, now, x, t);
-        return OK;
+        int code = fill(l, now, x, t, count, e);
+        l->next.batch += !code;
+        return code;
     }
-    wait_ready(l);
-    *count = l->slot.count;
-    memcpy(x, l->slot.x, (size_t)*count * l->x_size);
-    if (t) memcpy(t, l->slot.t, (size_t)*count * l->t_size);
-    want(l, now.batch + 1 < l->batches ? l->next : (Place){now.epoch + 1, 0});
+    const Slot *slot = ready(l);
+    int code = slot->code;
+    if (code) {
+        if (e) *e = slot->error;
+        restart(l, now);
+        return code;
+    }
+    l->next.batch++;
+    *count = slot->count;
+    memcpy(x, slot->x, (size_t)*count * l->x_size);
+    if (t) memcpy(t, slot->t, (size_t)*count * l->t_size);
+    give_back(l);
     return OK;
 }
 
@@ -200,10 +249,11 @@ int loader_seek(Loader *l, int64_t epoch, int64_t batch, Err *e) {
     if (batch < 0 || batch >= l->batches)
         return err_set(e, ERR_SCRIPT, "loader: expected a batch from 0 to %" PRId64 ", found %" PRId64, l->batches - 1,
             batch);
+    int64_t next_epoch, next_batch;
+    loader_place(l, &next_epoch, &next_batch);
     l->next = (Place){epoch, batch};
-    if (!l->prefetch) return OK;
-    wait_ready(l);
-    want(l, l->next);
+    bool there = next_epoch == epoch && next_batch == batch; /* and so are the batches that wait */
+    if (l->prefetch && !there) restart(l, l->next);
     return OK;
 }
 

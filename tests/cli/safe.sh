@@ -135,6 +135,7 @@ for _, path in ipairs{"outside.npy", "../outside.npy", "/etc/passwd", "box/../ou
   for _, reader in ipairs{
     function() return mt.data.npy(path) end, function() return mt.data.npy("box/inside.npy", path) end,
     function() return mt.data.idx(path, path) end, function() return mt.data.cifar10{path} end,
+    function() return mt.data.tar{path} end,
     function() return mt.data.text{file = path, window = 1} end, function() return mt.data.exists(path) end,
     function() return mt.data.mnist(path) end, function() return mt.data.cifar10(path, "test") end,
     function() return trainer:load(path, {strict = false}) end, function() return trainer:load_state(path) end,

@@ -25,6 +25,7 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t n, size_t most); /* libFuzzer's ow
 size_t mutate_gz(uint8_t *data, size_t n, size_t most, unsigned seed);     /* what is compressed, compressed again */
 size_t mutate_header(uint8_t *data, size_t n, size_t most, unsigned seed); /* safetensors': header, and its length */
 size_t mutate_frame(uint8_t *data, size_t n, size_t most, unsigned seed);  /* a worker's message, and its length */
+size_t mutate_tar(uint8_t *data, size_t n, size_t most, unsigned seed);    /* an archive, and its headers' sums */
 size_t mutate_number(uint8_t *data, size_t n, size_t most, unsigned seed); /* a number becomes one at a type's end */
 
 /* ---- targets */

@@ -99,3 +99,16 @@ size_t mutate_frame(uint8_t *data, size_t n, size_t most, unsigned seed) {
     if (!length || length > n - at) return 0;
     return put_changed(data, n, most, at, length, seed, frame_length);
 }
+
+size_t mutate_tar(uint8_t *data, size_t n, size_t most, unsigned seed) {
+    enum { BLOCK = 512, SUM = 148 };
+    (void)most;
+    if (n < BLOCK) return 0;
+    uint8_t *block = data + seed / 16 % (n / BLOCK) * BLOCK;
+    unsigned sum = 8 * ' ';
+    if (!change(block, BLOCK, BLOCK, seed)) return 0;
+    for (int i = 0; i < BLOCK; i++) sum += i >= SUM && i < SUM + 8 ? 0 : block[i];
+    sprintf((char *)block + SUM, "%06o", sum);
+    block[SUM + 7] = ' ';
+    return n;
+}

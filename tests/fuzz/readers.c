@@ -15,6 +15,7 @@
 #include "io/row.h"
 #include "io/safetensors.h"
 #include "io/snapshot.h"
+#include "io/state_dict.h"
 
 _Noreturn void fuzz_failed(const char *format, ...) {
     va_list args;
@@ -61,9 +62,11 @@ static void use_dataset(int code, Dataset *d, const Err *e) {
     int64_t sample = shape_elements(&s), target = t.rank ? shape_elements(&t) : 1, count = dataset_count(d);
     if (sample < 1 || target < 1 || count < 1 || !dataset_text(d)) fuzz_failed("a dataset without samples");
     if (sample <= LARGEST && target <= LARGEST) {
+        Err again;
         float *x = calloc((size_t)sample, sizeof *x), *y = calloc((size_t)target, sizeof *y);
-        for (int64_t i = 0; i < count && i < SAMPLES && x && y; i++) dataset_get(d, i, x, y);
-        if (x && y) dataset_get(d, count - 1, x, y);
+        for (int64_t i = 0; i < count && i < SAMPLES && x && y; i++)
+            if (dataset_get(d, i, x, y, &again)) fuzz_failed("%s", again.text);
+        if (x && y && dataset_get(d, count - 1, x, y, &again)) fuzz_failed("%s", again.text);
         free(x);
         free(y);
         use_loader(d, (size_t)sample, (size_t)target);
@@ -125,6 +128,14 @@ static void run_npy_pair(const uint8_t *data, size_t n) {
     use_dataset(code, d, &e);
 }
 
+static void run_tar(const uint8_t *data, size_t n) {
+    Err e = {0};
+    Dataset *d = NULL;
+    const char *path = fuzz_file(0, data, n);
+    int code = dataset_tar(&path, 1, &d, &e);
+    use_dataset(code, d, &e);
+}
+
 static void run_text(const uint8_t *data, size_t n) {
     Err e = {0};
     Dataset *d = NULL;
@@ -154,11 +165,10 @@ static void use_tensor(Safetensors *s, const Tensor *t) {
     safetensors_check_shape(s, t, &other, &e);
 }
 
-static void run_safetensors(const uint8_t *data, size_t n) {
-    Err e = {0};
-    Safetensors *s = NULL;
-    int tensors, pairs, code = safetensors_open(fuzz_file(0, data, n), &s, &e);
-    if (code && !e.text[0]) fuzz_failed("an error without text");
+/* What a reader said and gave, of a file of n bytes */
+static void use_tensors(int code, Safetensors *s, const Err *e, size_t n) {
+    int tensors, pairs;
+    if (code && !e->text[0]) fuzz_failed("an error without text");
     if (code) return;
     const Tensor *t = safetensors_tensors(s, &tensors);
     const Pair *p = safetensors_metadata(s, &pairs);
@@ -167,6 +177,20 @@ static void run_safetensors(const uint8_t *data, size_t n) {
     if (bytes > n) fuzz_failed("more metadata than there are bytes");
     for (int i = 0; i < tensors; i++) use_tensor(s, &t[i]);
     safetensors_close(s);
+}
+
+static void run_safetensors(const uint8_t *data, size_t n) {
+    Err e = {0};
+    Safetensors *s = NULL;
+    const int code = safetensors_open(fuzz_file(0, data, n), &s, &e);
+    use_tensors(code, s, &e, n);
+}
+
+static void run_state_dict(const uint8_t *data, size_t n) {
+    Err e = {0};
+    Safetensors *s = NULL;
+    const int code = state_dict_open(fuzz_file(0, data, n), &s, &e);
+    use_tensors(code, s, &e, n);
 }
 
 /* ---- pickles */
@@ -278,8 +302,8 @@ static void run_csv(const uint8_t *data, size_t n) {
 
 static const Target targets[] = {
     {"idx", run_idx, NULL}, {"gz", run_gz, mutate_gz}, {"cifar", run_cifar, NULL}, {"npy", run_npy, mutate_number},
-    {"npy_pair", run_npy_pair, mutate_number}, {"text", run_text, NULL},
-    {"safetensors", run_safetensors, mutate_header}, {"csv", run_csv, mutate_number},
+    {"npy_pair", run_npy_pair, mutate_number}, {"tar", run_tar, mutate_tar}, {"text", run_text, NULL},
+    {"safetensors", run_safetensors, mutate_header}, {"state_dict", run_state_dict, NULL}, {"csv", run_csv, mutate_number},
     {"pickle", run_pickle, NULL}, {"snapshot", run_snapshot, mutate_number},
     {"describe", fuzz_describe, mutate_number},
     {"state", fuzz_state, mutate_header}, {"wire", fuzz_wire, mutate_frame}, {"list", fuzz_list, mutate_number},

@@ -65,6 +65,31 @@ put("npy_pair", "i8", pair(x, npy("<i8", "(4,)", ("<i8"):pack(1):rep(4))))
 put("npy_pair", "u1", pair(x, npy("|u1", "(4,)", "\0\1\2\3")))
 put("npy_pair", "f4", pair(x, x))
 
+-- ---- tar
+local function member(name, bytes, type, fields)
+  fields = fields or {}
+  local size = fields.size or ("%011o\0"):format(#bytes)
+  local head = ("c100c8c8c8c12c12"):pack(name:sub(1, 100), "0000644", "0000000", "0000000", size, "00000000000")
+  local tail = (type or "0") .. ("c100"):pack "" .. (fields.magic or "ustar\00000") .. ("\0"):rep(80)
+    .. ("c155"):pack(fields.prefix or "") .. ("\0"):rep(12)
+  local sum = 8 * 32
+  for _, text in ipairs{head, tail} do for i = 1, #text do sum = sum + text:byte(i) end end
+  return head .. ("%06o\0 "):format(sum) .. tail .. bytes .. ("\0"):rep(-#bytes % 512)
+end
+local function archive(...) return table.concat{...} .. ("\0"):rep(1024) end
+local small = npy("|u1", "(2, 3)", "\1\2\3\4\5\6")
+local long = ("d/"):rep(60) .. "a.npy"
+local function pax(text) return ("%d %s\n"):format(#text + 4, text) end -- of two digits
+put("tar", "two", archive(member("a.npy", small), member("a.cls", "3"), member("b.npy", small), member("b.cls", "12\n")))
+put("tar", "alone", archive(member("dir/", "", "5"), member("dir/a.npy", small), member("dir/b.npy", small)))
+put("tar", "gnu", archive(member("././@LongLink", long .. "\0", "L"), member(long:sub(1, 100), small)))
+put("tar", "pax", archive(member("pax", pax "mtime=1.5" .. pax "path=k.npy", "x"), member("x", small)))
+put("tar", "pax_size", archive(member("pax", pax(("size=%05d"):format(#small)), "x"), member("k.npy", small)))
+put("tar", "global", archive(member("pax", pax "comment=x", "g"), member("k.npy", small, "7", {prefix = "p/q"})))
+put("tar", "base256", archive(member("k.npy", small, "0", {size = "\x80" .. (">I11"):pack(#small)})))
+put("tar", "link", archive(member("k.npy", "", "2")))
+put("tar", "jpeg", archive(member("k.jpg", "JFIF"), member("k.cls", "1")))
+
 -- ---- safetensors
 local function tensors(header, bytes) return ("<s8"):pack(header) .. (bytes or "") end
 put("safetensors", "two", tensors('{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"I64",'
@@ -77,6 +102,18 @@ put("safetensors", "scalars", tensors('{"z":{"dtype":"F32","shape":[0,5],"data_o
   .. '"shape":[],"data_offsets":[0,4]}}', ("\0"):rep(4)))
 put("safetensors", "escapes", tensors('{"\\u00e9\\ud83d\\ude00\\n":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}  ',
   ("\0"):rep(4)))
+
+-- ---- what torch.save writes
+do
+  local torch_save = dofile((arg[0]:match "^(.*/)" or "") .. "../torch_save.lua")
+  local storages = {{"data/0", torch_save.floats(9, 9, 1, 2, 3, 4, 5, 6)}, {"data/1", ("<dd"):pack(7, 8)}, {"byteorder", "little"}}
+  local weight = {type = "FloatStorage", key = "0", count = 8, offset = 2, shape = {2, 3}, stride = {3, 1}}
+  local bias = {type = "DoubleStorage", key = "1", count = 2, shape = {2}, stride = {1}}
+  local items = {{"weight", torch_save.tensor(weight)}, {"bias", torch_save.tensor(bias)}}
+  put("state_dict", "two", torch_save.archive(items, storages))
+  put("state_dict", "one", torch_save.archive({items[1]}, {storages[1]}))
+  put("state_dict", "none", torch_save.archive({}, {}))
+end
 
 -- ---- a saved run, with checksums and without
 do

@@ -100,6 +100,43 @@ tap.is(names(declare{sweep = {{"loss", {nn.MSELoss(), nn.MSELoss{reduction = "su
 local data = mt.data.random{count = 4, shape = {4}, classes = 3}
 tap.is(names(declare{sweep = {{"data", {data}}}}), "data=" .. data:info().text, "datasets by theirs")
 
+
+-- ---- data as a function of the settings, and batches read ahead
+local function drawn(seed) return mt.data.random{count = 8, shape = {4}, classes = 3, seed = seed} end
+local made = {sweep = {{"kind", {1, 2}}}, data = function(settings) return drawn(settings.kind) end}
+local both = declare(made):cells()
+for kind = 1, 2 do
+  cell.build(both[kind])
+  tap.is(cell.id(both[kind], "run"):match "[^-]*$", id{data = drawn(kind)}:match "[^-]*$",
+    "a dataset that a function makes is hashed as one that is given")
+  local left = setmetatable({both[kind].values.data}, {__mode = "v"})
+  cell.release(both[kind])
+  tap.is(left[1], nil, "it is dropped with its cell")
+  tap.is(both[kind].values.data, made.data, "and made again by the next one")
+end
+local held = drawn(1)
+cell.release(cell.build(declare{data = function() return held end}:cells()[1]))
+tap.is(tostring(held), "memtide.Dataset (open)", "unless the script holds on to it")
+for _, wrong in ipairs{0, function() end} do
+  tap.raises("data: expected an open dataset of mt.data, or a function", "a function that returns a " .. type(wrong),
+    function() cell.build(declare{data = function() return wrong end}:cells()[1]) end)
+end
+made.epochs, made.drop_last, made.sweep[1] = 2, true, {"kind", {1}}
+local counted = cell.build(declare(made):cells()[1])
+tap.is(counted.steps, 8, "epochs are counted of what it returns")
+tap.is(names(declare{sweep = {{"data", {drawn(1), function() return drawn(2) end}}}}),
+  "data=" .. drawn(1):info().text .. "; data=2", "functions on an axis are named by their places")
+tap.is(own{prefetch = 4}, "prefetch", "prefetch has a column where a script uses it")
+tap.raises("prefetch: expected a whole number from 0 to 1024, found 1025", "too many batches ahead", declare,
+  {prefetch = 1025})
+for _, name in ipairs{"cache", "normalize"} do
+  local dataset = drawn(1)
+  local reader = mt.data.loader{dataset, batch = 2}
+  tap.raises(name .. ": a loader of this dataset is open", name .. " while a loader reads",
+    function() dataset[name](dataset, {0}, {1}) end)
+  reader:close()
+end
+
 -- ---- mistakes
 local message = select(2, pcall(mt.experiment, {name = "x", moodel = nn.ReLU()}))
 tap.has(message, tap.line(-1), "an unknown key is reported with the line")
@@ -136,7 +173,8 @@ refused("cfg: expected a word", "a table that holds itself", {sweep = {{"cfg", {
 refused("found {3, 8, 8, 8}", "a shape of four", {input = {3, 8, 8, 8}})
 refused("one to three whole numbers such as {3, 32, 32}, or such shapes by name", "a shape of none", {input = {}})
 refused("found {4.0}", "a float in a shape", {input = {4.0}})
-refused("data: expected an open dataset of mt.data, found file", "a file that is no dataset", {data = io.stdout})
+refused("data: expected an open dataset of mt.data, or a function of the settings that returns one, found file",
+  "a file that is no dataset", {data = io.stdout})
 refused("warmup: expected a whole number from 0 to 2147483647, found 2147483648", "a count that is too large",
   {warmup = 2147483648})
 refused("input: expected the shape", "an input that is no shape", {input = 3})

@@ -14,7 +14,7 @@ local device = core.device "cpu"
 
 -- what is read, and a function that reads it from its argument
 local flags = {}
-for _, name in ipairs{"shuffle", "drop_last", "prefetch"} do
+for _, name in ipairs{"shuffle", "drop_last"} do
   flags["loader: " .. name] = {name, function(value) return mt.data.loader{dataset, batch = 2, [name] = value} end}
 end
 for _, name in ipairs{"shuffle", "drop_last", "predict_only", "graph"} do

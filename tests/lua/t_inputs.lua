@@ -154,6 +154,7 @@ tap.raises("input pixels: tokens = 3, but no nn.Embedding reads it", "tokens of 
   {input = {ids = {WORDS}, pixels = {3, SIZE, SIZE, tokens = 3}}})
 tap.raises("input ids: tokens = 12, but an nn.Embedding that reads it has 11 rows", "too many tokens", new,
   {input = {ids = {WORDS, tokens = 12}, pixels = {3, SIZE, SIZE}}})
+tap.raises("expected the shape of one sample", "tokens of a single input", new, {input = {WORDS, tokens = 3}})
 tap.raises("expected the shape of one sample", "no shape", new, {input = {ids = {WORDS}, pixels = "large"}})
 tap.raises("input: expected a table with a value for each of the network's inputs", "one value", trainer.step, trainer, "abcd", y)
 tap.raises("input: there is no ids", "a value is missing", trainer.step, trainer, {pixels = x.pixels}, y)
@@ -169,4 +170,33 @@ end)
 tap.raises("data.zip: pixels has 9 samples, and the others have 10", "datasets of different sizes", data.zip,
   {ids = ids, pixels = data.random{count = 9, shape = {3}, classes = 1}}, "ids")
 tap.raises("data.zip: expected the name of the dataset with the targets", "no first", data.zip, {ids = ids})
+
+-- ---- a part whose file can no longer be read
+do
+  local path = os.tmpname()
+  local function write(count)
+    local header = "{'descr': '|u1', 'fortran_order': False, 'shape': (10, 3), }\n"
+    local file <close> = assert(io.open(path, "wb"))
+    assert(file:write("\x93NUMPY\1\0" .. ("<s2"):pack(header) .. ("x"):rep(count)))
+  end
+  write(30)
+  for _, prefetch in ipairs{0, 2} do
+    local both = data.zip({ids = ids, pixels = data.npy(path)}, "ids")
+    write(7)
+    local reader = data.loader{both, batch = 2, prefetch = prefetch}
+    local info = reader:info()
+    tap.ok(info.prefetch == prefetch and (info.bytes > 0) == (prefetch > 0), "the batches ahead of all parts are counted")
+    for _ = 1, 2 do
+      local good, failure = pcall(reader:epoch())
+      tap.ok(not good and tostring(failure):find(path, 1, true), ("prefetch %d: an error with its name"):format(prefetch),
+        failure)
+      local epoch, place = reader:place()
+      tap.ok(epoch == 0 and place == 0, "and no part goes on without it")
+      reader:seek(0)
+    end
+    reader:close()
+    write(30)
+  end
+  os.remove(path)
+end
 tap.done()

@@ -18,7 +18,7 @@ local line = tap.line(2):gsub("t_reads", "tests/lua/t_reads")
 tap.raises(line .. ' sweep[1]: nothing reads "batch_size"', "with its line",
   function() declare{sweep = {{"batch_size", {1}}}} end)
 local at = select(2, pcall(declare, {sweep = {{"batch_size", {1, 2}}}}))
-tap.has(at, 'sweep[1]: nothing reads "batch_size": no model, input or where is a function of the settings; ' ..
+tap.has(at, 'sweep[1]: nothing reads "batch_size": no model, input, data or where is a function of the settings; ' ..
   'did you mean "batch"?', "an axis beside a plain layer, with what may be meant")
 for name, setting in pairs{dtype = '"precision"', checkpointing = '"checkpoint"', lr = '{"optimizer", {optim.Adam{...}',
   gradient_accumulation_steps = '"accumulate"', num_epochs = '"epochs"', Batch = '"batch"'} do

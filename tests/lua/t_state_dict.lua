@@ -1,8 +1,8 @@
--- Files of torch.save, written here byte by byte as PyTorch writes them: a zip archive of a pickle and of storages.
--- What is read, and what is refused.
+-- Files of torch.save: what is read, and what is refused.
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
 local mt = require "memtide"
+local torch_save = dofile "tests/torch_save.lua"
 local nn, optim = mt.nn, mt.optim
 
 local path = os.tmpname()
@@ -12,55 +12,13 @@ local function write(bytes)
   file:write(bytes)
 end
 
--- ---- the archive: {{name, bytes}, ...}; method: of zip, 0 = stored
-
-local function zip(entries, method)
-  local body, directory = {}, {}
-  local at = 0
-  for _, one in ipairs(entries) do
-    local name, bytes = "archive/" .. one[1], one[2]
-    local fields = ("<I2I2I2I2I4I4I4I2I2"):pack(0, method or 0, 0, 0, 0, #bytes, #bytes, #name, 0)
-    body[#body + 1] = "PK\3\4\0\0" .. fields .. name .. bytes
-    directory[#directory + 1] = "PK\1\2\0\0\0\0" .. fields .. ("<I2I2I2I4I4"):pack(0, 0, 0, 0, at) .. name
-    at = at + #body[#body]
-  end
-  local list = table.concat(directory)
-  return table.concat(body) .. list .. "PK\5\6" .. ("<I2I2I2I2I4I4I2"):pack(0, 0, #entries, #entries, #list, at, 0)
-end
-
--- ---- the pickle, of protocol 2
-
-local function text(word) return "X" .. ("<s4"):pack(word) end
-local function int(n) return "J" .. ("<i4"):pack(n) end
-local function tuple(list)
-  local parts = {}
-  for i, n in ipairs(list) do parts[i] = int(n) end
-  return "(" .. table.concat(parts) .. "t"
-end
-
-local function tensor(t)
-  local storage = "(" .. text "storage" .. "ctorch\n" .. t.type .. "\n" .. text(t.key) .. text "cpu" ..
-    int(t.count) .. "tQ"
-  return "ctorch._utils\n_rebuild_tensor_v2\n(" .. storage .. int(t.offset or 0) .. tuple(t.shape) .. tuple(t.stride) ..
-    "\x89ccollections\nOrderedDict\n)RtR"
-end
-
--- items: {{name, pickled value}, ...}
-local function pickle(items)
-  local parts = {}
-  for i, one in ipairs(items) do parts[i] = text(one[1]) .. one[2] end
-  return "\x80\2ccollections\nOrderedDict\n)R(" .. table.concat(parts) .. "u}" .. text "_metadata" .. "}sb."
-end
-
-local function floats(...) return ("<" .. ("f"):rep(select("#", ...))):pack(...) end
+local zip, tensor, int, floats = torch_save.zip, torch_save.tensor, torch_save.int, torch_save.floats
 
 local WEIGHT = {type = "FloatStorage", key = "0", count = 8, offset = 2, shape = {2, 3}, stride = {3, 1}}
 local BIAS = {type = "DoubleStorage", key = "1", count = 2, shape = {2}, stride = {1}}
 local STORAGES = {{"data/0", floats(9, 9, 1, 2, 3, 4, 5, 6)}, {"data/1", ("<dd"):pack(7, 8)}, {"byteorder", "little"}}
 
-local function archive(items, storages, method)
-  return zip({{"data.pkl", pickle(items)}, table.unpack(storages or STORAGES)}, method)
-end
+local function archive(items, storages, method) return torch_save.archive(items, storages or STORAGES, method) end
 
 local function changed(t, more)
   local copy = {}

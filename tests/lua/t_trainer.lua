@@ -64,6 +64,15 @@ for _, _, n in loader:epoch() do count = count + n end
 tap.is(count, 10, "an epoch begins at its beginning, also after a break")
 tap.is(dataset:info().count, 10, "a dataset tells its size")
 tap.raises("unknown key", "a misspelt option", mt.data.loader, {dataset, btach = 3})
+for _, case in ipairs{{0, 0}, {1, 1}, {4, 4}, {true, 1}, {false, 0}} do
+  local info = mt.data.loader{dataset, batch = 4, prefetch = case[1]}:info()
+  tap.ok(info.prefetch == case[2] and info.bytes == case[2] * 4 * (3 * 4 + 4), ("prefetch = %s: %d batches ahead, %d bytes")
+    :format(case[1], info.prefetch, info.bytes))
+end
+for _, value in ipairs{-1, 1025, 1.5, "yes"} do
+  tap.raises("prefetch: expected a number of batches from 0 to 1024, true or false, found", "prefetch = " .. value,
+    mt.data.loader, {dataset, batch = 4, prefetch = value})
+end
 local good, failure = pcall(mt.data.idx, "no-such-file", "nor-this")
 tap.ok(not good and failure.code == "file", "a missing file is told by its code")
 
@@ -92,8 +101,8 @@ wrong("expected a shape such as {3, 32, 32}, found 7", "a shape that is a number
 wrong('count: expected a whole number, found "x"', "a count that is a word", data.random, {count = "x", shape = {3}})
 wrong("data.idx: images: expected a string, found", "idx()", data.idx)
 wrong("data.npy: inputs: expected a string, found", "npy()", data.npy)
-wrong("data.cifar10: expected a list of 1 to 16 files, found 0", "cifar10{}", data.cifar10, {})
-wrong("data.cifar10: file: expected a string, found 7", "cifar10{7}", data.cifar10, {7})
+wrong("data.cifar10: files: expected a list of 1 to 4096 files, found 0", "cifar10{}", data.cifar10, {})
+wrong("data.cifar10: files: expected a string, found 7", "cifar10{7}", data.cifar10, {7})
 wrong("data.cifar10: folder: expected a string, found nil", "cifar10()", data.cifar10)
 wrong("data.loader: expected a table, found nil", "loader()", data.loader)
 wrong("expected a Dataset, found", "a loader of a file", data.loader, {io.stdout, batch = 1})

@@ -1,4 +1,7 @@
 /* Data sets: what valid files become, and that no malformed one crashes, leaks or is taken for valid. */
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include "data_files.h"
 
 enum { IMAGES = 5, HIGH = 2, WIDE = 3, PIXELS = HIGH * WIDE };
@@ -79,7 +82,7 @@ static void test_idx(bool gz) {
     ok(dataset_count(d) == IMAGES && shape_equal(&found, &expected) && target.rank == 0 && dataset_classes(d) == 4,
         "its sizes");
     for (int i = 0; i < IMAGES; i++) {
-        dataset_get(d, i, sample, &label);
+        dataset_get(d, i, sample, &label, &e);
         wrong += label != 7 * i % 4;
         for (int k = 0; k < PIXELS; k++) wrong += sample[k] != (float)(7 * (i * PIXELS + k) % 256) / 255.0f;
     }
@@ -119,7 +122,8 @@ static void test_idx_refused(bool gz) {
                          : "too long: expected 30 bytes for the shape (5, 2, 3) of its header, found 31", path_x);
     CHANGED(x, memset(b.at + 4, 0, 4), "shape (0, 2, 3): expected sizes from 1", path_x);
     CHANGED(x, memset(b.at + 4, 255, 4), "shape (4294967295, 2, 3): expected sizes from 1", path_x);
-    CHANGED(x, memset(b.at + 5, 100, 11), "expected at most 8589934592 bytes", path_x);
+    CHANGED(x, memset(b.at + 5, 100, 11),
+            gz ? "expected at most 8589934592 bytes" : "expected at most 9223372036854775807 bytes", path_x);
     CHANGED(x, b.at[5] = 64, "too short: expected 25165854 bytes", path_x);
     blob_write(path_x, &x, x.n, gz);
     CHANGED(blob_idx(((const int[]){IMAGES + 1, 0}), 4), (void)0, "expected 5 labels, one for each image", path_y);
@@ -139,7 +143,7 @@ static void test_cifar(void) {
     ok(dataset_cifar10(both, 2, &d, &e) == OK && dataset_count(d) == 4 && dataset_classes(d) == 10,
         "cifar10: two files, one compressed");
     for (int i = 0; i < 4; i++) {
-        dataset_get(d, i, x, &label);
+        dataset_get(d, i, x, &label, &e);
         wrong += label != (i % 2 ? 9 : 3);
         for (int k = 0; k < 3072; k++) wrong += x[k] != (float)((i % 2 * 3073 + 1 + k) % 251) / 255.0f;
     }
@@ -170,7 +174,7 @@ static void npy_is(const Blob *x, const Blob *y, const float *values, const int 
     if (y) blob_write(path_y, y, y->n, false);
     if (!ok((y ? open_npy_y(&d) : open_npy(&d)) == OK, "npy: %s", what)) { printf("# %s\n", e.text); return; }
     for (int i = 0; i < 3; i++) {
-        dataset_get(d, i, got, &label);
+        dataset_get(d, i, got, &label, &e);
         wrong += memcmp(got, values + 2 * i, sizeof got) != 0 || (numbers && label != numbers[i]);
     }
     Shape s = dataset_sample(d);
@@ -209,7 +213,7 @@ static void test_npy(void) {
     blob_write(path_x, &x, x.n, false);
     blob_write(path_y, &y, y.n, true);
     ok(open_npy_y(&d) == OK, "npy: one value per sample, two float64 targets");
-    dataset_get(d, 1, &got, target);
+    dataset_get(d, 1, &got, target, &e);
     Shape s = dataset_sample(d), t = dataset_target(d);
     ok(s.rank == 1 && s.dim[0] == 1 && t.rank == 1 && t.dim[0] == 2 && dataset_classes(d) == 0, "its sizes");
     ok(got == 1.5f && target[0] == -2 && target[1] == 3.25f, "its values");
@@ -243,7 +247,7 @@ static void test_npy_refused(void) {
         {DICT("<f4", "(1, 1, 3, 1, 2)"), "expected an array of 1 to 4 dimensions, found more"},
         {DICT("<f4", "(3, 0)"), "shape (3, 0): expected sizes from 1"},
         {DICT("<f4", "(99999999999999999999999, 2)"), "expected sizes from 1 to 2147483647"},
-        {DICT("<f4", "(2147483647, 2147483647)"), "expected at most 8589934592 bytes"},
+        {DICT("<f4", "(2147483647, 2147483647)"), "expected at most 9223372036854775807 bytes"},
         {DICT("<f4", "(3, 3)"), "too short: expected 36 bytes for the shape (3, 3) of its header, found 24"},
         {DICT("<f4", "(3, 1)"), "too long: expected 12 bytes for the shape (3, 1) of its header, found 24"},
     };
@@ -357,6 +361,55 @@ static void test_each_format(bool gz) {
     test_damage(open_cifar, path_x, what);
 }
 
+static int open_files(void) {
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++) n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* A file that is not what it was when it was opened gives an error with its name, and never a wrong sample. */
+static void test_changed(void) {
+    Blob b = cifar();
+    Dataset *d = NULL;
+    static float x[3072];
+    int32_t label;
+    const struct timespec other[2] = {{1, 0}, {1, 0}};
+    int before = open_files();
+    blob_write(path_x, &b, b.n, false);
+    ok(open_cifar(&d) == OK && open_files() == before + 1, "a plain file stays open");
+    ok(!unlink(path_x) && dataset_get(d, 1, x, &label, &e) == OK && label == 9, "and is read though its name is gone");
+    dataset_free(d);
+    is_int(open_files(), before, "until the dataset is freed");
+
+    blob_write(path_x, &b, b.n, false);
+    ok(open_cifar(&d) == OK && !truncate(path_x, 4000), "a file that is cut off");
+    is_int(dataset_get(d, 1, x, &label, &e), ERR_FILE, "cannot be read");
+    has_text(e.text, "/x: expected 3072 bytes at byte 3074, found 926: the file was cut off after it was opened", "so");
+    is_int(dataset_get(d, 0, x, &label, &e), ERR_FILE, "nor can samples that are still there");
+    has_text(e.text, "/x: the file was changed after it was opened", "as said");
+    dataset_free(d);
+
+    blob_write(path_x, &b, b.n, false);
+    ok(open_cifar(&d) == OK && !utimensat(AT_FDCWD, path_x, other, 0), "a file that is written to");
+    is_int(dataset_get(d, 0, x, &label, &e), ERR_FILE, "cannot be read");
+    dataset_free(d);
+
+    blob_write(path_x, &b, b.n, false);
+    ok(open_cifar(&d) == OK && !dataset_cache(d, &e) && open_files() == before && !truncate(path_x, 10) &&
+        !dataset_get(d, 1, x, &label, &e) && label == 9 && x[0] == (float)(3074 % 251) / 255.0f,
+        "a file that is cached is not needed");
+    dataset_free(d);
+    blob_write(path_x, &b, b.n, false);
+    ok(open_cifar(&d) == OK && !truncate(path_x, 4000), "a file that is cut off");
+    is_int(dataset_cache(d, &e), ERR_FILE, "cannot be cached");
+    dataset_free(d);
+
+    blob_write(path_x, &b, b.n, true);
+    ok(open_cifar(&d) == OK && open_files() == before && !truncate(path_x, 10) && !dataset_get(d, 1, x, &label, &e) &&
+        label == 9, "a compressed file is in memory");
+    dataset_free(d);
+}
+
 static int open_random(Dataset **d) {
     Shape s = {3, {3, 32, 32, 1}};
     return dataset_random(1000, &s, 10, NULL, 7, d, &e);
@@ -371,7 +424,7 @@ static void test_random(void) {
     int seen[10] = {0}, least = 1000;
     ok(open_random(&d) == OK && dataset_count(d) == 1000 && dataset_classes(d) == 10, "random: labels");
     for (int i = 0; i < 1000; i++) {
-        dataset_get(d, i, x, &label);
+        dataset_get(d, i, x, &label, &e);
         if (label >= 0 && label < 10) seen[label]++;
         for (int k = 0; i < 50 && k < 3072; k++) {
             sum += (double)x[k];
@@ -388,13 +441,13 @@ static void test_random(void) {
         if (seen[c] < least) least = seen[c];
     }
     ok(total == 1000 && least > 60, "every label is there about as often as the others");
-    dataset_get(d, 17, x, &label);
-    dataset_get(d, 18, again, &label_again);
+    dataset_get(d, 17, x, &label, &e);
+    dataset_get(d, 18, again, &label_again, &e);
     ok(memcmp(x, again, sizeof x) != 0, "another sample is another");
-    dataset_get(d, 17, again, &label_again);
+    dataset_get(d, 17, again, &label_again, &e);
     ok(!memcmp(x, again, sizeof x) && label == label_again, "a sample is the same again");
     ok(dataset_random(20, &odd, 0, &target, 8, &other, &e) == OK && dataset_classes(other) == 0, "random: targets");
-    dataset_get(other, 3, x, again);
+    dataset_get(other, 3, x, again, &e);
     ok(x[4] != 0 && again[4] != 0 && memcmp(x, again, 20) != 0,
         "targets are drawn apart from inputs, also of odd sizes");
     ok(strcmp(dataset_text(d), dataset_text(other)) != 0, "their texts differ");
@@ -420,19 +473,19 @@ static void test_normalize(void) {
     blob_write(path_x, &b, b.n, false);
     ok(open_cifar(&d) == OK, "a set to normalise");
     snprintf(before, sizeof before, "%s", dataset_text(d));
-    dataset_get(d, 1, plain, NULL);
+    dataset_get(d, 1, plain, NULL, &e);
     is_int(dataset_normalize(d, mean, none, 3, &e), ERR_SCRIPT, "a std of 0 is refused");
     has_text(e.text, "channel 1: expected a finite mean and a finite std that is not 0, found 0.25 and 0", "and named");
     is_int(dataset_normalize(d, mean, std, 2, &e), ERR_SCRIPT, "two values for three channels are refused");
     is_str(dataset_text(d), before, "a refusal changes nothing");
     ok(dataset_normalize(d, mean, std, 3, &e) == OK, "three channels");
-    dataset_get(d, 1, x, NULL);
+    dataset_get(d, 1, x, NULL, &e);
     for (int k = 0; k < 3072; k++) wrong += x[k] != (plain[k] - (float)mean[k / 1024]) / (float)std[k / 1024];
     is_int(wrong, 0, "every value is (value - mean) / std of its channel");
     snprintf(once, sizeof once, "%s", dataset_text(d));
     ok(strcmp(before, once) != 0, "the text tells");
     ok(dataset_normalize(d, mean, std, 1, &e) == OK, "one value for all channels");
-    dataset_get(d, 1, x, NULL);
+    dataset_get(d, 1, x, NULL, &e);
     ok(x[3071] == (plain[3071] - 0.5f) / 0.5f, "replaces the former");
     mem_fail_after(1);
     is_int(dataset_normalize(d, mean, std, 3, &e), ERR_HOST_MEMORY, "no memory is an error");
@@ -464,6 +517,7 @@ int main(void) {
     test_random();
     test_memory(open_random, "random");
     test_normalize();
+    test_changed();
     test_no_file();
     dataset_free(NULL);
     folder_remove();

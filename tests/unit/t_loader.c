@@ -19,7 +19,7 @@ static Dataset *random_set(int64_t count) {
     return d;
 }
 
-static Loader *opened(const Dataset *d, bool shuffle, bool drop_last, bool prefetch, uint64_t seed) {
+static Loader *opened(const Dataset *d, bool shuffle, bool drop_last, int prefetch, uint64_t seed) {
     Loader *l = NULL;
     if (loader_open(d, BATCH, shuffle, drop_last, prefetch, seed, &l, &e)) {
         printf("Bail out! %s\n", e.text);
@@ -62,7 +62,7 @@ static bool is_permutation(const int *order) {
     return true;
 }
 
-static void test_order(const Dataset *d, bool prefetch) {
+static void test_order(const Dataset *d, int prefetch) {
     const char *how = prefetch ? "prefetched" : "direct";
     int first[COUNT], second[COUNT], again[COUNT], wrong = 0;
     Loader *l = opened(d, false, false, prefetch, 1);
@@ -98,15 +98,16 @@ static void test_order(const Dataset *d, bool prefetch) {
     loader_close(l);
 }
 
-static void test_same_with_prefetch(const Dataset *d) {
-    Loader *direct = opened(d, true, false, false, 9), *ahead = opened(d, true, false, true, 9);
+static void test_same_with_prefetch(const Dataset *d, int prefetch) {
+    Loader *direct = opened(d, true, false, 0, 9), *ahead = opened(d, true, false, prefetch, 9);
     int different = 0;
     for (int i = 0; i < 40; i++) {
         if (i == 27) different += loader_seek(direct, 11, 0, &e) || loader_seek(ahead, 11, 0, &e);
+        if (i == 31) different += loader_seek(direct, 11, 4, &e) || loader_seek(ahead, 11, 4, &e); /* the next one */
         Batch a = next(direct), b = next(ahead);
         different += memcmp(&a, &b, sizeof a) != 0;
     }
-    is_int(different, 0, "40 batches over epochs and a seek are the same bits with and without prefetch");
+    is_int(different, 0, "40 batches over epochs and seeks are the same bits with and without prefetch");
     loader_close(direct);
     loader_close(ahead);
 }
@@ -138,7 +139,7 @@ static void test_uniform(void) {
 static void test_close_anywhere(const Dataset *d) {
     long live = mem_live();
     for (int batches = 0; batches < 12; batches++) {
-        Loader *l = opened(d, true, false, true, (uint64_t)batches);
+        Loader *l = opened(d, true, false, 1 + batches % 4, (uint64_t)batches);
         for (int i = 0; i < batches; i++) next(l);
         if (batches & 1) loader_seek(l, batches, 0, &e);
         loader_close(l);
@@ -155,6 +156,10 @@ static void test_refused(const Dataset *d) {
     has_text(e.text, "no batch of 24: expected at most 23", "and says so");
     is_int(
         loader_open(d, INT64_MAX, false, false, true, 1, &l, &e), ERR_SCRIPT, "a batch beyond all memory is refused");
+    is_int(loader_open(d, 1, false, false, -1, 1, &l, &e), ERR_SCRIPT, "fewer than no batches ahead are refused");
+    is_int(loader_open(d, 1, false, false, 1025, 1, &l, &e), ERR_SCRIPT, "so are too many");
+    has_text(e.text, "prefetch: expected 0 to 1024 batches, found 1025", "and said");
+    is_int(loader_open(d, INT64_MAX / 64, false, false, 1024, 1, &l, &e), ERR_SCRIPT, "more than all memory, too");
     ok(!l, "no loader comes of it");
     long live = mem_live(), n = 0;
     int code, wrong = 0;
@@ -165,10 +170,10 @@ static void test_refused(const Dataset *d) {
     } while (code && n < 100);
     mem_fail_after(0);
     loader_close(l);
-    ok(n == 5 && !wrong && mem_live() == live, "each of its 4 allocations failing leaves nothing");
+    ok(n == 6 && !wrong && mem_live() == live, "each of its 5 allocations failing leaves nothing");
 }
 
-static void test_targets(bool prefetch) {
+static void test_targets(int prefetch) {
     const float reals[] = {1, 2, 3, 4, 5, 6};
     Shape s = shape1(WIDE), target = shape2(2, 2);
     Dataset *d = NULL;
@@ -178,7 +183,7 @@ static void test_targets(bool prefetch) {
     Loader *l = NULL;
     ok(!loader_open(d, 2, false, false, prefetch, 1, &l, &e) && !loader_next(l, &x[0][0], t, &count, &e) && count == 2,
         "its batch");
-    dataset_get(d, 1, one, expected);
+    dataset_get(d, 1, one, expected, &e);
     ok(!memcmp(t[1], expected, sizeof expected) && !memcmp(x[1], one, sizeof one), "the second sample and its target");
     ok(!loader_seek(l, 4, 0, &e) && !loader_next(l, &x[0][0], NULL, &count, &e) && count == 2,
         "targets that are not wanted");
@@ -202,16 +207,57 @@ static void test_targets(bool prefetch) {
     dataset_free(d);
 }
 
+/* A file that is cut off: an error each time a batch is asked for, and never a sample. */
+static void test_file_error(int prefetch) {
+    Blob b = {.at = "\x93NUMPY\1", .n = 10};
+    const char *dict = "{'descr': '|u1', 'fortran_order': False, 'shape': (12, 3), }\n";
+    unsigned char bytes[12 * WIDE];
+    float x[4][WIDE];
+    int64_t count;
+    Dataset *d = NULL;
+    Loader *l = NULL;
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)i;
+    b.at[8] = (unsigned char)strlen(dict);
+    blob_add(&b, dict, strlen(dict));
+    blob_add(&b, bytes, sizeof bytes);
+    blob_write(path_x, &b, b.n, false);
+    if (!ok(!dataset_npy(path_x, NULL, &d, &e) && !truncate(path_x, 10) &&
+        !loader_open(d, 4, false, false, prefetch, 1, &l, &e), "prefetch %d: a file that is cut off", prefetch)) return;
+    for (int i = 0; i < 3; i++) {
+        e = (Err){0, ""};
+        ok(loader_next(l, &x[0][0], NULL, &count, &e) == ERR_FILE && count == 0 && e.code == ERR_FILE &&
+            strstr(e.text, path_x) && strstr(e.text, "cut off"), "is an error with its name, time %d", i + 1);
+    }
+    int64_t epoch_now, batch_now;
+    loader_place(l, &epoch_now, &batch_now);
+    ok(epoch_now == 0 && batch_now == 0, "and the batch is still the next one");
+    loader_close(l);
+    dataset_free(d);
+}
+
+static void test_bytes(const Dataset *d) {
+    Loader *l = opened(d, true, false, 3, 1);
+    is_int((int64_t)loader_bytes(l), 3 * BATCH * (WIDE * 4 + 4) + COUNT * 8, "bytes of three batches and of the order");
+    is_int(loader_prefetch(l), 3, "and their number");
+    loader_close(l);
+    l = opened(d, false, false, 0, 1);
+    is_int((int64_t)loader_bytes(l), 0, "a plain loader holds nothing");
+    loader_close(l);
+}
+
 int main(void) {
     long live = mem_live();
     Dataset *d = random_set(COUNT);
-    for (int i = 0; i < COUNT; i++) dataset_get(d, i, all_x[i], &all_t[i]);
+    for (int i = 0; i < COUNT; i++) dataset_get(d, i, all_x[i], &all_t[i], &e);
     folder_make();
-    for (int prefetch = 0; prefetch < 2; prefetch++) {
-        test_order(d, prefetch);
-        test_targets(prefetch);
+    static const int ahead[] = {0, 1, 2, 7, 30};
+    for (size_t i = 0; i < ARRAY_LEN(ahead); i++) {
+        test_order(d, ahead[i]);
+        test_targets(ahead[i]);
+        test_same_with_prefetch(d, ahead[i]);
+        test_file_error(ahead[i]);
     }
-    test_same_with_prefetch(d);
+    test_bytes(d);
     test_uniform();
     test_close_anywhere(d);
     test_refused(d);

@@ -204,8 +204,8 @@ function Model:call_of_function(module, call)
   if call.op == "constant" then return self:call_of_constant(module, call) end
   local value = value_in(self, module)
   local op = {name = call.op, args = call.args, named = call.named, shapes = module.shapes, out = call.out,
-    value = value, index = value_in(self, module, true), operand = function(one) return {tag = "operand", value(one)} end, layer_of = self:layer_of(module),
-    shape_of = function(name) return self.shape_of_parameter[name] end}
+    value = value, index = value_in(self, module, true), layer_of = self:layer_of(module),
+    operand = function(one) return {tag = "operand", value(one)} end, shape_of = function(name) return self.shape_of_parameter[name] end}
   local form, what = wide.call(op, spelling.short(op.name), module.wide)
   if form then return {form} elseif form == false then unsaid(("%s: %s"):format(op.name, what)) end
   for _, one in ipairs(given_to(call)) do

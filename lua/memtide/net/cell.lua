@@ -49,10 +49,24 @@ local function model_of(self)
   return model
 end
 
+-- The cell's dataset; nil: random numbers. If `data` is a function, it is replaced by what the function returns, until the
+-- cell is released.
+local function data_of(self)
+  local v = self.values
+  if type(v.data) == "function" then
+    local make = v.data
+    local made = made_by(make, self.experiment.reads:hand_out(v))
+    v.data = self.experiment:check_value("experiment", "data", type(made) ~= "function" and made)
+    self.make_data = make
+  end
+  return v.data
+end
+
 -- The shape of one sample. If `input` is a function, it is replaced by what the function returns.
 local function input_of(self)
   local v = self.values
-  if v.data then return v.data:info().shape end
+  local dataset = data_of(self)
+  if dataset then return dataset:info().shape end
   if type(v.input) == "function" then
     local shape = made_by(v.input, self.experiment.reads:hand_out(v))
     v.input = self.experiment:check_value("experiment", "input", type(shape) ~= "function" and shape)
@@ -155,9 +169,9 @@ end
 
 -- Steps of all epochs, including the warm-up
 local function epoch_steps(self)
-  local v, whole, batch = self.values, self.experiment.base, built_batch(self.values)
-  if not v.data then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // v.accumulate) end
-  local loader = util.must(data.open(v.data, {batch = batch, drop_last = whole.drop_last}))
+  local v, whole, batch, dataset = self.values, self.experiment.base, built_batch(self.values), data_of(self)
+  if not dataset then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // v.accumulate) end
+  local loader = util.must(data.open(dataset, {batch = batch, drop_last = whole.drop_last}))
   return v.epochs * (loader:batches() // v.accumulate)
 end
 
@@ -302,7 +316,7 @@ function cell.loader(self)
   local dataset, batch = v.data, built_batch(v)
   if not dataset then dataset = random_data(self, math.max(RANDOM_SAMPLES, batch)) end
   return data.open(dataset, {batch = batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
-    seed = self.seed})
+    prefetch = v.prefetch, seed = self.seed})
 end
 
 -- The index, 0 to count - 1, of the largest of values[from], values[from + stride], ...
@@ -378,7 +392,7 @@ end
 function cell.run(self, progress)
   assert(self.program)
   local v = self.values
-  local device, loader = cell.device(v.device), util.must(cell.loader(self))
+  local device, loader <close> = cell.device(v.device), util.must(cell.loader(self))
   local counted = v.device == "cpu" and process_memory.begin()
   local runtime, reason, code = core.runtime{programs = {self.program, self.eval}, allocator = v.allocator,
     memory = self.memory, seed = self.seed}
@@ -400,11 +414,16 @@ function cell.run(self, progress)
   return out
 end
 
--- Closes the network and programs, and lets the devices drop states that were not used lately.
+-- Closes the network and programs, drops the data that the cell's function has made, and lets the devices drop states
+-- that were not used lately.
 function cell.release(self)
   for _, key in ipairs{"eval", "program", "network"} do
     if self[key] then self[key]:close() end
     self[key] = nil
+  end
+  if self.make_data then -- the script may hold on to what its function has returned
+    self.values.data, self.make_data = self.make_data, nil
+    collectgarbage()
   end
   for _, device in pairs(devices) do device:trim() end
 end

@@ -25,6 +25,12 @@ end
 function data.idx(images, labels) return util.must(core.dataset_idx(images, labels)) end
 function data.npy(x, y) return util.must(core.dataset_npy(x, y)) end
 
+-- tar{path, ...}: shards as WebDataset has them: plain tar archives with KEY.npy and KEY.cls for each sample
+function data.tar(files)
+  util.check_type("data.tar: files", files, "table")
+  return util.must(core.dataset_tar(files))
+end
+
 function data.exists(path)
   util.check_type("data.exists: path", path, "string")
   return core.can_read(path, "data.exists: path")
@@ -97,11 +103,20 @@ end
 local Loaders = {}
 Loaders.__index = Loaders
 
+-- If one part fails, all stay where they are.
 function Loaders:next()
-  local zip, x = self[1], {}
+  local zip, x, epoch, batch = self[1], {}, self:place()
   local first, t, n = self[zip.first]:next()
   if not first then return first, t, n end
-  for name in pairs(zip.parts) do x[name] = name == zip.first and first or self[name]:next() end
+  for name in pairs(zip.parts) do
+    local one, message, code = first, nil, nil
+    if name ~= zip.first then one, message, code = self[name]:next() end
+    if not one then
+      self:seek(epoch, batch)
+      return nil, message, code
+    end
+    x[name] = one
+  end
   return x, t, n
 end
 
@@ -114,10 +129,21 @@ function Loaders:seek(epoch, batch)
 end
 
 function Loaders:place() return self[self[1].first]:place() end
+
+function Loaders:info()
+  local info = {prefetch = 0, bytes = 0}
+  for name in pairs(self[1].parts) do
+    local part = self[name]:info()
+    info.prefetch, info.bytes = part.prefetch, info.bytes + part.bytes
+  end
+  return info
+end
+
 function Loaders:batches() return self[self[1].first]:batches() end
 function Loaders:close()
   for name in pairs(self[1].parts) do self[name]:close() end
 end
+Loaders.__close = Loaders.close
 
 -- What core.loader gives of a dataset, or the same of the parts of several inputs; nil, message, code
 function data.open(dataset, options)
@@ -136,7 +162,8 @@ end
 local Loader = {__name = "memtide.loader"}
 Loader.__index = Loader
 
--- loader{dataset, batch =, shuffle =, drop_last =, prefetch =, seed =}
+-- loader{dataset, batch =, shuffle =, drop_last =, prefetch =, seed =}. prefetch: batches that a second thread fills
+-- ahead; true is 1.
 function data.loader(options)
   util.check_keys("data.loader", options, {1, "batch", "shuffle", "drop_last", "prefetch", "seed"})
   local dataset = options[1]
@@ -167,6 +194,9 @@ end
 
 -- Batches per epoch.
 function Loader:batches() return self.core:batches() end
+
+-- {prefetch = batches ahead, bytes = host memory that they, and the order of the samples if they are shuffled, take}
+function Loader:info() return self.core:info() end
 
 function Loader:close() return self.core:close() end
 

@@ -10,21 +10,23 @@ inputs.EXPECTED = "the shape of one sample, one to three whole numbers such as {
 
 local function is_whole(value) return math.type(value) == "integer" and value >= 1 end
 
--- Is it one to three whole numbers?
-function inputs.is_shape(value)
+-- Is it one to three whole numbers, and beside them nothing but an option of that name (nil: nothing)?
+local function is_shape(value, option)
   if not literal.is_table(value) or #value < 1 or #value > 3 then return false end
-  for key, n in pairs(value) do if not (is_whole(n) and (is_whole(key) or key == "tokens")) then return false end end
+  for key, n in pairs(value) do if not (is_whole(n) and (is_whole(key) or key == option)) then return false end end
   return true
 end
+
+function inputs.is_shape(value) return is_shape(value) end
 
 -- Are there several inputs?
 function inputs.are_several(input) return type(input) == "table" and input[1] == nil and next(input) ~= nil end
 
 function inputs.is(value)
   if not literal.is_table(value) then return false end
-  if not inputs.are_several(value) then return inputs.is_shape(value) and value.tokens == nil end
+  if not inputs.are_several(value) then return is_shape(value) end
   for name, shape in pairs(value) do
-    if type(name) ~= "string" or not inputs.is_shape(shape) then return false end
+    if type(name) ~= "string" or not is_shape(shape, "tokens") then return false end
   end
   return true
 end

@@ -74,7 +74,6 @@ local function is_weights(value)
 end
 
 local flag = rule(function(value) return type(value) == "boolean" end, "true or false")
-local dataset = rule(data.is_dataset, "an open dataset of mt.data")
 local function number(least, most)
   return rule(function(value) return math.type(value) and value >= least and value <= most end,
     ("a number from %g to %g"):format(least, most))
@@ -94,7 +93,9 @@ local RULES = {
   where = rule(function(value) return type(value) == "function" end, "a function of a cell's settings"),
   monotone = rule(is_names, "the name of an axis, a list of names, or false"),
   loss = rule(nn.is_loss, "a loss such as nn.CrossEntropyLoss(), of several outputs a sum of losses"),
-  data = dataset, test_data = dataset,
+  data = rule(function(value) return data.is_dataset(value) or type(value) == "function" end,
+    "an open dataset of mt.data, or a function of the settings that returns one"),
+  test_data = rule(data.is_dataset, "an open dataset of mt.data"),
   weights = rule(is_weights, 'the path of safetensors that parameters start from, or {path, strict = false, ' ..
     'skip = {names}} as trainer:load takes them'),
 }
@@ -271,10 +272,10 @@ local function own_names(self)
   return list
 end
 
--- Does the experiment have a function of its cells' settings (model, input or where)?
+-- Does the experiment have a function of its cells' settings (model, input, data or where)?
 local function has_functions(self)
   local function among(values)
-    return type(values.model) == "function" or type(values.input) == "function"
+    return type(values.model) == "function" or type(values.input) == "function" or type(values.data) == "function"
   end
   local found = among(self.base) or self.base.where ~= nil
   for _, case in ipairs(self.cases) do found = found or among(case) end

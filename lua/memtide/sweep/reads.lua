@@ -67,7 +67,7 @@ end
 
 -- For an experiment without functions of the settings: raises if there are names that a function must read.
 function Reads:check_none()
-  if first_unread(self) then error(refuse(self, ": no model, input or where is a function of the settings"), 0) end
+  if first_unread(self) then error(refuse(self, ": no model, input, data or where is a function of the settings"), 0) end
 end
 
 local function gcd(a, b)
