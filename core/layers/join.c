@@ -191,7 +191,6 @@ int layer_narrow_shape(Network *n, Layer *l, Err *e) {
     int dim, code = layer_expect_inputs(l, 1, e);
     (void)n;
     if (!code) code = layer_expect_range(l, "step", 1, INT32_MAX, e);
-    if (!code) code = layer_expect_range(l, "length", 1, INT32_MAX, e);
     if (!code) code = find_part(l, "start", span(l), &dim, &start, e);
     if (!code && l->in.dim[dim] % step)
         code = layer_error(l, e, "step %" PRId64 " does not divide dimension %d, whose size is %" PRId64, step, dim,

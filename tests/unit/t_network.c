@@ -373,7 +373,7 @@ static void test_depth(void) {
     has_text(e.text, "more than 32 levels of layers", "which is named");
     layer_free(l);
     l = layer_new("Linear", NULL, &e);
-    for (int i = 0; i < 17; i++) {
+    for (int i = 0; i < 24; i++) {
         Layer *outer = layer_new("Sequential", NULL, &e);
         layer_set_name(l, "block", &e);
         layer_add(outer, l, &e);
