@@ -21,7 +21,8 @@ int layer_activation_shape(Network *n, Layer *l, Err *e) {
         return layer_error(l, e, "max_val must be above min_val %g, found %g", options_float(o, "min_val"),
                            options_float(o, "max_val"));
     if (l->kind->which == ACT_CLAMP && bound(o, "min", -INFINITY) > bound(o, "max", INFINITY))
-        return layer_error(l, e, "max must not be below min %g, found %g", options_float(o, "min"), options_float(o, "max"));
+        return layer_error(l, e, "max must not be below min %g, found %g", options_float(o, "min"),
+                           options_float(o, "max"));
     return OK;
 }
 

@@ -1,6 +1,6 @@
-/* Values that a script gives: Buffer, a module's own (PyTorch's register_buffer), which is in the state_dict, and Tensor,
- * which forward makes (torch.tensor). `which`: 0, 1. And Index: rows of a table (V, D), a value or a parameter, by a
- * constant of whole numbers: (...) becomes (..., D). */
+/* Values that a script gives: Buffer, a module's own (PyTorch's register_buffer), which is in the state_dict, and
+ * Tensor, which forward makes (torch.tensor). `which`: 0, 1. And Index: rows of a table (V, D), a value or a parameter,
+ * by a constant of whole numbers: (...) becomes (..., D). */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -24,7 +24,8 @@ static const double *find_values(const Layer *l, Shape *shape, Err *e) {
         else shape->dim[d] = (int64_t)sizes[d];
     }
     if (!shape->rank || shape_count(shape, &count, NULL) || count != n) {
-        layer_error(l, e, "shape: expected 1 to %d sizes whose product is the number of values, %" PRId64, SHAPE_MAX, n);
+        layer_error(l, e, "shape: expected 1 to %d sizes whose product is the number of values, %" PRId64, SHAPE_MAX,
+                    n);
         return NULL;
     }
     return values;
@@ -35,7 +36,8 @@ static int find_below(const Layer *l, const double *values, int64_t n, int64_t *
     *below = 1;
     for (int64_t i = 0; i < n; i++) {
         if (!(values[i] >= 0 && values[i] < INT32_MAX) || values[i] != floor(values[i]))
-            return layer_error(l, e, "int64: expected whole numbers from 0 on, found %g as number %" PRId64, values[i], i + 1);
+            return layer_error(l, e, "int64: expected whole numbers from 0 on, found %g as number %" PRId64, values[i],
+                               i + 1);
         *below = max_i64(*below, (int64_t)values[i] + 1);
     }
     return OK;
@@ -77,7 +79,8 @@ int layer_index_shape(Network *n, Layer *l, Err *e) {
     if (l->in.rank != 2)
         return layer_error(l, e, "expected rows (V, D) that index chooses from, found %s", shape_text(&l->in, text));
     if (index->below > l->in.dim[0])
-        return layer_error(l, e, "index %" PRId64 " is out of bounds for %" PRId64 " rows", index->below - 1, l->in.dim[0]);
+        return layer_error(l, e, "index %" PRId64 " is out of bounds for %" PRId64 " rows", index->below - 1,
+                           l->in.dim[0]);
     Shape out = index->shape;
     if (out.rank == SHAPE_MAX) return layer_error(l, e, "gives more than %d dimensions", SHAPE_MAX);
     out.dim[out.rank++] = l->in.dim[1];

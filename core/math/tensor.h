@@ -39,7 +39,8 @@ static inline bool binary_reads(BinaryFn f, bool by_second, bool reads_second) {
     return (f == BINARY_MUL && by_second != reads_second) || (f == BINARY_DIV && (by_second || reads_second));
 }
 
-/* NORM is the square root of the sum of the squares. AMAX shares its gradient among equal largest elements, MAX gives it to the first of them. */
+/* NORM is the square root of the sum of the squares.
+ * AMAX shares its gradient among equal largest elements, MAX gives it to the first of them. */
 #define REDUCTIONS(X)   \
     X(SUM,  "sum")  \
     X(MEAN, "mean") \

@@ -145,7 +145,8 @@ static const float *x_terms(const KArgs *a, const Fold *f, StridedAt at, int64_t
 typedef const float *TermsFn(const KArgs *a, const Fold *f, StridedAt at, int64_t c, int64_t n, float *to);
 
 /* What fn makes of the sums of one item, times `factor`, into `to`. */
-static void sum_item(const KArgs *a, const Fold *f, int64_t item, TermsFn *terms, ReduceFn fn, double factor, const View *to) {
+static void sum_item(const KArgs *a, const Fold *f, int64_t item, TermsFn *terms, ReduceFn fn, double factor,
+                     const View *to) {
     float values[BLOCK];
     const StridedAt from = strided_at(&f->kept, item / f->across, (StridedAt){{0}});
     const int64_t c = item % f->across * f->each;
@@ -184,7 +185,9 @@ int k_cpu_binary_da(const KArgs *a, Err *e) {
 
 /* ---- reductions */
 
-static Fold x_fold(const View *x, const View *y) { return fold_of(&x->shape, (const Shape *[]){&x->shape, &y->shape}, 2, 1); }
+static Fold x_fold(const View *x, const View *y) {
+    return fold_of(&x->shape, (const Shape *[]){&x->shape, &y->shape}, 2, 1);
+}
 
 HOT static void larger_columns(float *most, const float *x, int64_t n) {
 #pragma omp simd

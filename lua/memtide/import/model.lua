@@ -439,7 +439,8 @@ end
 -- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes}.
 function model.read(description)
   local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, raw = {},
-    called_at = {}, shape_of_parameter = {}, constants = description.constants or {}, constant_of_buffer = {}}, Model)
+    called_at = {}, shape_of_parameter = {}, constants = description.constants or {},
+    constant_of_buffer = {}}, Model)
   local classes = spelling.classes()
   for _, module in ipairs(self.modules) do
     self.by_name[module.name] = module

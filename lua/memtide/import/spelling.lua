@@ -364,7 +364,8 @@ local function pad(op)
   for _, one in ipairs(list) do zero = zero and one == 0 end
   if zero then return same(op) end
   if #list == 6 and #shape_of(op, x) == 4 and list[1] == 0 and list[2] == 0 then -- of (N, H, W, C)
-    local image = text(method(op, x, "permute", 0, 3, 1, 2), ":zero_pad2d(", list_form(table.move(list, 3, 6, 1, {})), ")")
+    local sides = list_form(table.move(list, 3, 6, 1, {}))
+    local image = text(method(op, x, "permute", 0, 3, 1, 2), ":zero_pad2d(", sides, ")")
     return text(image, ":permute(0, 2, 3, 1)")
   end
   if #list == 4 and #shape_of(op, x) == 4 then return method(op, x, "zero_pad2d", list_form(list)) end
