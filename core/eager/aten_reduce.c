@@ -60,15 +60,20 @@ static void apply_norm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 
 static const NodeRule norm_rule = {"LinalgVectorNormBackward0", apply_norm};
 
-Tensor *aten_norm(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
+/* A reduction whose gradient wants x and the result. */
+static Tensor *reduced_with_result(Eager *g, const NodeRule *rule, const char *op, Tensor *x, unsigned dims, bool keepdim) {
     GUARD(g);
-    Node *n = node_new(g, &norm_rule, &x, 1, 2);
+    Node *n = node_new(g, rule, &x, 1, 2);
     if (n) n->number[0] = dims;
     node_save(g, n, 0, x);
-    Tensor *y = reduce(g, "aten::linalg_vector_norm", x, x->type, dims, keepdim);
+    Tensor *y = reduce(g, op, x, x->type, dims, keepdim);
     node_save(g, n, 1, y);
     node_output(g, n, y);
     return y;
+}
+
+Tensor *aten_norm(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
+    return reduced_with_result(g, &norm_rule, "aten::linalg_vector_norm", x, dims, keepdim);
 }
 
 /* Equal largest elements share it: (x == y) as a mask, how many there are, and grad / count * mask. saved: x, y */
@@ -95,14 +100,7 @@ static void apply_amax(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
 static const NodeRule amax_rule = {"AmaxBackward0", apply_amax};
 
 Tensor *aten_amax(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
-    GUARD(g);
-    Node *n = node_new(g, &amax_rule, &x, 1, 2);
-    if (n) n->number[0] = dims;
-    node_save(g, n, 0, x);
-    Tensor *y = reduce(g, "aten::amax", x, x->type, dims, keepdim);
-    node_save(g, n, 1, y);
-    node_output(g, n, y);
-    return y;
+    return reduced_with_result(g, &amax_rule, "aten::amax", x, dims, keepdim);
 }
 
 /* Zeros, into which the gradient is scattered. saved: the indices */

@@ -119,7 +119,7 @@ static void test_refused(void) {
         {"AdamW8bit", "block_size=1000000", "block_size must be from 1 to "},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        Optimizer o = {OPTIM_COUNT, {.lr = 7}};
+        Optimizer o = {.kind = OPTIM_COUNT, .rule = {.lr = 7}};
         Err e;
         is_int(set(&o, cases[i].name, cases[i].text, &e), ERR_SCRIPT, "refused");
         has_text(e.text, cases[i].message, cases[i].message);

@@ -110,9 +110,8 @@ local function is_dict(value, is_layer)
   return true
 end
 
--- children[name] = a layer, a list of layers, or parameters by name; keys[layer] = "conv1", or "blocks.0" for an element
--- of a list, "qkv.weight" of a parameter by name;
--- plain[name] = other values
+-- children[name] = a layer, a list of layers, or parameters by name; plain[name] = other values; keys[layer] = "conv1",
+-- "blocks.0" of an element of a list, "qkv.weight" of a parameter by name
 local function register(what, is_layer)
   local children, keys, plain, named = {}, {}, {}, {}
   for name, value in pairs(what) do if math.type(name) ~= "integer" then named[name] = value end end
