@@ -38,35 +38,43 @@ static dnnl_status_t operand(const Bf16Gemm *p, dnnl_query_t which, dnnl_memory_
     return dnnl_memory_create(out, dnnl_primitive_desc_query_md(p->desc, which, 0), p->engine, DNNL_MEMORY_NONE);
 }
 
-/* oneDNN makes a product for the number of threads that OpenMP has at that moment. */
+static int use_threads(int threads) {
+    int before = omp_get_max_threads();
+    omp_set_num_threads(threads);
+    return before;
+}
+
+/* oneDNN makes a product for the number of threads that OpenMP has at that moment, and so the caller sets it for
+ * descriptor and primitive together: oneDNN 2.6 may answer with the descriptor of a primitive in its cache, which points
+ * into another one, freed since. That is never read where the primitive is found in the cache, too: under that number. */
 static dnnl_status_t begin(Bf16Gemm *p, const Bf16GemmShape *s) {
     assert(s->m > 0 && s->n > 0 && s->k > 0 && s->threads > 0 && s->c_stride >= s->n);
     assert(s->a_stride >= (s->a_transposed ? s->m : s->k));
     assert(s->packed || s->b_stride >= (s->b_transposed ? s->k : s->n));
-    int threads = omp_get_max_threads();
     memset(p, 0, sizeof *p);
-    omp_set_num_threads(s->threads);
+    p->threads = s->threads;
     dnnl_status_t status = dnnl_engine_create(&p->engine, dnnl_cpu, 0);
-    if (!status) status = describe(p, s);
-    omp_set_num_threads(threads);
-    return status;
+    return status ? status : describe(p, s);
 }
 
 size_t bf16_gemm_scratch(const Bf16GemmShape *s) {
     Bf16Gemm p;
     const dnnl_memory_desc_t *scratch = NULL;
     size_t bytes = 0;
+    int threads = use_threads(s->threads);
     if (!begin(&p, s)) scratch = dnnl_primitive_desc_query_md(p.desc, dnnl_query_scratchpad_md, 0);
     if (scratch) bytes = dnnl_memory_desc_get_size(scratch);
     bf16_gemm_close(&p);
+    omp_set_num_threads(threads);
     return bytes;
 }
 
 int bf16_gemm_open(Bf16Gemm *p, const Bf16GemmShape *s) {
+    int threads = use_threads(s->threads);
     dnnl_status_t status = begin(p, s);
-    p->threads = s->threads;
-    if (!status) status = dnnl_stream_create(&p->stream, p->engine, dnnl_stream_in_order);
     if (!status) status = dnnl_primitive_create(&p->primitive, p->desc);
+    omp_set_num_threads(threads);
+    if (!status) status = dnnl_stream_create(&p->stream, p->engine, dnnl_stream_in_order);
     if (!status) status = operand(p, dnnl_query_src_md, &p->a);
     if (!status) status = operand(p, dnnl_query_weights_md, &p->b);
     if (!status) status = operand(p, dnnl_query_dst_md, &p->c);
@@ -82,8 +90,7 @@ int bf16_gemm_run(Bf16Gemm *p, const void *a, const void *b, void *c, void *scra
     assert(p->primitive && (uintptr_t)scratch % 64 == 0);
     const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p->a}, {DNNL_ARG_WEIGHTS, p->b}, {DNNL_ARG_DST, p->c},
                                     {DNNL_ARG_SCRATCHPAD, p->scratch}};
-    int threads = omp_get_max_threads();
-    omp_set_num_threads(p->threads);
+    int threads = use_threads(p->threads);
     dnnl_status_t status = point(p->a, a);
     if (!status) status = point(p->b, b);
     if (!status) status = point(p->c, c);
