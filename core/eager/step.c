@@ -52,30 +52,43 @@ static void make_param(Loop *l, int i) {
     t->leaf = t->parameter && !l->s->eval;
 }
 
-/* Is it of a module within the layer's: "out_proj.weight" of a MultiheadAttention? */
-static bool is_inner(const Param *p) { return strchr(p->name + strlen(p->owner->path) + (*p->owner->path != 0), '.') != NULL; }
+/* Modules move what their children have before what they have themselves, and parameters before buffers. Takes the
+ * parameters from `i` on whose names begin with the same `prefix` characters, those of a module: their numbers come to
+ * `order`, of which *n are there. Returns the first parameter after them. */
+static int in_order(const Network *net, int i, size_t prefix, int *order, int *n) {
+    const int first = i;
+    const char *name = net->params[first].name;
+    while (i < net->n_params && !strncmp(net->params[i].name, name, prefix)) {
+        const char *dot = strchr(net->params[i].name + prefix, '.');
+        i = dot ? in_order(net, i, (size_t)(dot - net->params[i].name) + 1, order, n) : i + 1;
+    }
+    for (int buffer = 0; buffer < 2; buffer++)
+        for (int k = first; k < i; k++)
+            if (!strchr(net->params[k].name + prefix, '.') && net->params[k].buffer == buffer) order[(*n)++] = k;
+    return i;
+}
 
-/* Modules move what their children have before what they have themselves. */
 static void make_model(Loop *l) {
     Eager *g = l->g;
     const Network *net = g->net;
+    int n = 0, *order = scratch_new(&g->scratch, (size_t)net->n_params, sizeof *order);
     const Layer **llama = scratch_new(&g->scratch, (size_t)net->n_params, sizeof *llama);
-    if (!llama) return;
+    if (!order || !llama) return;
     llama_models(net->root, llama);
     g->category = CAT_WEIGHTS;
-    for (int i = 0, end; i < net->n_params; i = end) {
-        for (end = i; end < net->n_params && net->params[end].owner == net->params[i].owner;) end++;
-        for (int inner = 1; inner >= 0; inner--)
-            for (int k = i; k < end; k++)
-                if (is_inner(&net->params[k]) == inner) make_param(l, k);
-        if (llama[end - 1]) llama_buffers(g, llama[end - 1]);
-        module_moved(g, net->params[i].owner);
+    in_order(net, 0, 0, order, &n);
+    for (int i = 0; i < n; i++) {
+        const Layer *owner = net->params[order[i]].owner;
+        make_param(l, order[i]);
+        if (llama[order[i]]) llama_buffers(g, llama[order[i]]);
+        if (i + 1 == n || net->params[order[i + 1]].owner != owner) module_moved(g, owner);
     }
     eager_where(g, NULL, NULL);
     g->category = CAT_OTHER;
     for (int k = 0; k < g->net->n_losses; k++) {
-        int64_t n;
-        if (options_list(&g->net->loss[k]->options, "weight", &n)) l->weights[k] = aten_random(g, "aten::to", SIZE(n), T_FLOAT);
+        int64_t classes;
+        if (options_list(&g->net->loss[k]->options, "weight", &classes))
+            l->weights[k] = aten_random(g, "aten::to", SIZE(classes), T_FLOAT);
     }
     g->category = CAT_INPUT;
     for (int k = 0; k < l->s->pytorch.n_resident; k++)

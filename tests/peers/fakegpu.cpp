@@ -147,11 +147,11 @@ static int64_t last_pow2(int64_t n) {
 }
 
 // One allocation of an op, in their order: an output, which may be larger than its shape says or lie on the host, or
-// (TEMPORARY) one that is freed where the temporaries end (END), or at the end of the op.
-enum { TEMPORARY = -1, END = -2 };
+// (TEMPORARY) one that is freed where the last temporaries, or all, end (END), or at the end of the op.
+enum { TEMPORARY = -1, END = -2, ALL = INT32_MAX };
 struct Slot {
     int output;
-    int64_t bytes; // of a temporary; of an output at least
+    int64_t bytes; // of a temporary; of an output at least; END: of how many temporaries
     bool host;
 };
 using Slots = std::vector<Slot>;
@@ -316,17 +316,14 @@ static Slots convolution_backward(const Values &args, Values &results) {
         slots.push_back(output((int)k));
         if (!before) slots.insert(slots.end(), copies.begin(), copies.end());
         results[k] = in_format(results[k].toTensor(), format);
-        if (!copies.empty()) {
-            TORCH_CHECK(held.empty(), "copies for one pass beside copies for both are not told apart");
-            slots.push_back({END, 0, false});
-        }
+        slots.push_back({END, (int64_t)copies.size(), false});
     };
     if (mask[0]) pass(0, conv_format(grad, w), {w, grad}, false);
     if (mask[1]) pass(1, conv_format(x, grad), transposed ? std::vector<at::Tensor>{x, grad} : std::vector<at::Tensor>{grad, x}, true);
     if (!mask[2]) return slots;
     std::vector<int64_t> dims{0};
     for (int64_t d = 2; d < given.dim(); d++) dims.push_back(d);
-    if (!held.empty()) slots.push_back({END, 0, false});
+    slots.push_back({END, ALL, false});
     slots.push_back(output(2));
     split_reduction(slots, given, dims, 4);
     return slots;
@@ -514,15 +511,17 @@ static void resize_written(const std::vector<std::pair<at::Tensor, at::Tensor>> 
 static Values made_in_order(Twins &twins, const Slots &slots, const Values &results) {
     Values made(results.size());
     std::vector<int64_t> inside;
-    const auto end = [&] { for (; !inside.empty(); inside.pop_back()) write_death((void *)inside.back()); };
+    const auto end = [&](int64_t count) {
+        for (; count > 0 && !inside.empty(); count--, inside.pop_back()) write_death((void *)inside.back());
+    };
     for (const Slot &slot : slots) {
         if (slot.output >= 0 && slot.host) made[slot.output] = at::empty({}, at::kLong);
         else if (slot.output >= 0) made[slot.output] = fake_of(twins, results[slot.output], slot.bytes);
-        else if (slot.output == END) end();
+        else if (slot.output == END) end(slot.bytes);
         else if (recording && slot.bytes < 0) write_birth(-slot.bytes); // and never freed
         else if (recording && slot.bytes > 0) inside.push_back(write_birth(slot.bytes));
     }
-    end();
+    end(ALL);
     for (size_t i = 0; i < results.size(); i++) // what CUDA leaves empty
         if (made[i].isNone() && !results[i].isNone())
             made[i] = results[i].isTensor() && results[i].toTensor().defined()
