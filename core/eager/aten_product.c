@@ -217,8 +217,9 @@ static Tensor *linear(Eager *g, Tensor *x, Tensor *w, Tensor *b) {
     Tensor *wt = aten_transpose(g, w, 0, 1), *y;
     if (b && x->size.rank == 2) {
         y = mm(g, x, wt, b);
-    } else if (b && x->size.rank == 3 && tensor_is_contiguous(x)) {
-        Tensor *rows = aten_view(g, x, SIZE(x->size.of[0] * x->size.of[1], x->size.of[2])), *y2 = mm(g, rows, wt, b);
+    } else if (b && tensor_is_contiguous(x)) { /* Linear.cpp, _flatten_nd_linear */
+        const int64_t last = x->size.of[x->size.rank - 1];
+        Tensor *rows = aten_view(g, x, SIZE(tensor_elements(x) / last, last)), *y2 = mm(g, rows, wt, b);
         tensor_drop(g, rows);
         y = aten_view(g, y2, with_rows(&x->size, w->size.of[0]));
         tensor_drop(g, y2);

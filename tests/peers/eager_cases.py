@@ -405,6 +405,10 @@ case("two_products", Written("""nn.Graph{a = nn.Parameter{19, 24}, b = nn.Parame
       local h = nn.tanh(nn.einsum("btd,ed->bte", x, self.c))
       return nn.einsum("btd,od->bto", h, self.a) * nn.einsum("btd,od->bto", h, self.b)
     end}""", networks.TwoProducts), [11, 24], 5, loss("MSELoss"))
+case("scaled_rows", Written("""nn.Graph{scale = nn.Parameter{17}, first = nn.Linear(13, 17), last = nn.Linear(17, 11),
+    order = {"scale", "first", "last"},
+    forward = function(self, x) return self.last(self.first(x) * self.scale) end}""", networks.ScaledRows), [3, 5, 13], 29,
+     loss("MSELoss"))
 
 
 # ---- mt.models
@@ -549,5 +553,5 @@ SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 no
          "optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
          "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
-         "masked_softcap_all_amp_fp16_train").split()
+         "masked_softcap_all_amp_fp16_train scaled_rows").split()
 SHORT_OLDER = ("layer_rmsnorm_amp_bf16 attention_fp32_train attention_amp_bf16_train multihead_math_amp_bf16").split()

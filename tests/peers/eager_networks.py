@@ -498,6 +498,18 @@ class TwoProducts(nn.Module):
         return torch.einsum("btd,od->bto", h, self.a) * torch.einsum("btd,od->bto", h, self.b)
 
 
+class ScaledRows(nn.Module):
+    """A parameter of its own before modules, which move first; Linear of four dimensions"""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(17))
+        self.first, self.last = nn.Linear(13, 17), nn.Linear(17, 11)
+
+    def forward(self, x):
+        return self.last(self.first(x) * self.scale)
+
+
 class TwoInputs(nn.Module):
     """Tokens and images"""
 
