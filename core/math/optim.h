@@ -7,13 +7,6 @@
 
 #include "base/base.h"
 
-/* Each rule is an op, whose row in ops.def has PyTorch's names of the states that it may keep for a parameter. These
- * rules change each number of a parameter independently of the others. */
-#define OPTIM_RULES(X) X(sgd) X(adam) X(radam) X(nadam) X(adamax) X(rmsprop) X(adagrad) X(adadelta)
-/* Those rules, the ones in which numbers depend on each other (by row and column, or by a block that shares a scale),
- * and the one that a script has written (formula.h) */
-#define OPTIM_OPS(X) OPTIM_RULES(X) X(adafactor) X(adam8bit) X(formula)
-
 enum { OPTIM_STATES = 3 }; /* the most that a rule keeps */
 
 /* PyTorch's options; 0 where the optimizer lacks one */
@@ -120,7 +113,7 @@ MT_FN OptimStep optim_step(const OptimRule *rule, const StepState *state, const 
 
 /* ---- a number of a parameter, its states and its gradient g -> its new value and states */
 
-/* own: the states in the order of ops.def; one that is not kept may have any value */
+/* own: the states in the order of optimizers.def; one that is not kept may have any value */
 typedef struct OptimNumber { float w, own[OPTIM_STATES]; } OptimNumber;
 typedef OptimNumber OptimFn(const OptimStep *s, OptimNumber x, float g);
 

@@ -22,9 +22,8 @@ const PrecisionInfo *precision_info(Precision p) {
 }
 
 static const struct { const char *name, *spec; OpKind op; } optimizers[] = {
-#define X(name, rule, spec) {#name, spec OPTIM_CLIPS, OP_##rule},
-    OPTIMIZERS(X)
-#undef X
+#define OPTIMIZER(name, op, options) {#name, options OPTIM_CLIPS, OP_##op},
+#include "program/optimizers.def"
 };
 
 const char *optimizer_spec(int kind, const char **name) {

@@ -63,37 +63,12 @@ typedef enum Offload {
 /* In the order of settings.def's words. marked: where a layer says inplace = true */
 typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
 
-/* torchao's two, which differ in a default */
-#define OPTIM_ADAM8BIT(weight_decay)                                                                                   \
-    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=" weight_decay " amsgrad:bool=false "     \
-    "* block_size:int=256"
-/*    name     rule     options, in PyTorch's order; OPTIM_CLIPS ends each */
-#define OPTIMIZERS(X)                                                                                                  \
-    X(SGD,     sgd,     "lr:float=0.001 momentum:float=0 dampening:float=0 weight_decay:float=0 nesterov:bool=false")  \
-    X(Adam,    adam,    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0 "                   \
-                        "amsgrad:bool=false")                                                                          \
-    X(AdamW,   adam,    "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0.01 "                \
-                        "amsgrad:bool=false")                                                                          \
-    X(Adam8bit,  adam, OPTIM_ADAM8BIT("0"))                                                                            \
-    X(AdamW8bit, adam, OPTIM_ADAM8BIT("0.01"))                                                                         \
-    X(RAdam,   radam,   "lr:float=0.001 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0 "                   \
-                        "decoupled_weight_decay:bool=false")                                                           \
-    X(NAdam,   nadam,   "lr:float=0.002 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0 "                   \
-                        "momentum_decay:float=0.004 decoupled_weight_decay:bool=false")                                \
-    X(Adamax,  adamax,  "lr:float=0.002 betas:floats=0.9,0.999 eps:float=1e-8 weight_decay:float=0")                   \
-    X(RMSprop, rmsprop, "lr:float=0.01 alpha:float=0.99 eps:float=1e-8 weight_decay:float=0 momentum:float=0 "         \
-                        "centered:bool=false")                                                                         \
-    X(Adagrad, adagrad, "lr:float=0.01 lr_decay:float=0 weight_decay:float=0 initial_accumulator_value:float=0 "       \
-                        "eps:float=1e-10")                                                                             \
-    X(Adadelta, adadelta, "lr:float=1 rho:float=0.9 eps:float=1e-6 weight_decay:float=0")                              \
-    X(Adafactor, adafactor, "lr:float=0.01 beta2_decay:float=-0.8 eps:floats=0,0.001 d:float=1 weight_decay:float=0")   \
-    X(Rule,    formula, "* lr:float=0.001")
+/* What every optimizer of optimizers.def has beside its own options */
 #define OPTIM_CLIPS " * clip_norm:float=0"
 
 typedef enum OptimKind {
-#define X(name, rule, spec) OPTIM_##name,
-    OPTIMIZERS(X)
-#undef X
+#define OPTIMIZER(name, op, options) OPTIM_##name,
+#include "program/optimizers.def"
     OPTIM_COUNT
 } OptimKind;
 

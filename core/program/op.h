@@ -54,9 +54,13 @@ const OpInfo *op_info(OpKind kind);
 /* Is the op the update of a parameter? Then its outputs are the weight, the states that it keeps, and last the fp32
  * master copy. */
 static inline bool op_is_update(OpKind kind) {
-#define X(rule) || kind == OP_##rule
-    return false OPTIM_OPS(X);
-#undef X
+    switch (kind) {
+#define EACH(op, ...) case OP_##op:
+#define TOGETHER(op, ...) case OP_##op:
+#include "optimizers.def"
+        return true;
+    default: return false;
+    }
 }
 /* The index of an update's output "master". */
 static inline int op_master(OpKind kind) {

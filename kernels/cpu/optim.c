@@ -90,23 +90,21 @@ static inline __attribute__((always_inline)) void rule_loop(OptimFn *value, int 
     }
 }
 
-#define X(rule)                                                                                                   \
-    HOT static void rule##_block(int states, const OptimStep *s, float *w, const float *g, float *const *state,   \
-                                 int64_t n) {                                                                     \
-        switch (states) {                                                                                         \
-        case 0: rule_loop(rule##_value, 0, s, w, g, state, n); break;                                             \
-        case 1: rule_loop(rule##_value, 1, s, w, g, state, n); break;                                             \
-        case 2: rule_loop(rule##_value, 2, s, w, g, state, n); break;                                             \
-        default: rule_loop(rule##_value, 3, s, w, g, state, n);                                                   \
-        }                                                                                                         \
+#define EACH(op, ...)                                                                                         \
+    HOT static void op##_block(int states, const OptimStep *s, float *w, const float *g, float *const *state, \
+                                 int64_t n) {                                                                 \
+        switch (states) {                                                                                     \
+        case 0: rule_loop(op##_value, 0, s, w, g, state, n); break;                                           \
+        case 1: rule_loop(op##_value, 1, s, w, g, state, n); break;                                           \
+        case 2: rule_loop(op##_value, 2, s, w, g, state, n); break;                                           \
+        default: rule_loop(op##_value, 3, s, w, g, state, n);                                                 \
+        }                                                                                                     \
     }
-OPTIM_RULES(X)
-#undef X
+#include "program/optimizers.def"
 
 RuleFn *rule_of(OpKind kind) {
-#define X(rule) if (kind == OP_##rule) return rule##_block;
-    OPTIM_RULES(X)
-#undef X
+#define EACH(op, ...) if (kind == OP_##op) return op##_block;
+#include "program/optimizers.def"
     return NULL;
 }
 
@@ -142,6 +140,5 @@ static int update_run(const KArgs *a) {
     return OK;
 }
 
-#define X(rule) int k_cpu_##rule(const KArgs *a, Err *e) { return (void)e, update_run(a); }
-OPTIM_RULES(X)
-#undef X
+#define EACH(op, ...) int k_cpu_##op(const KArgs *a, Err *e) { return (void)e, update_run(a); }
+#include "program/optimizers.def"

@@ -119,10 +119,9 @@ extern "C" void cuda_queue_free(CudaQueue *queue) { mem_free(queue); }
 typedef void UpdateKernel(Update u);
 
 static UpdateKernel *kernel_of(OpKind kind) {
-#define X(rule) \
-    if (kind == OP_##rule) return update_kernel<OP_##rule, rule_at<1, rule##_value>, rule_at<4, rule##_value>>;
-    OPTIM_RULES(X)
-#undef X
+#define EACH(op, ...) \
+    if (kind == OP_##op) return update_kernel<OP_##op, rule_at<1, op##_value>, rule_at<4, op##_value>>;
+#include "program/optimizers.def"
     return update_kernel<OP_grad_check, grad_check_at<1>, grad_check_at<4>>;
 }
 
@@ -196,9 +195,8 @@ static int update_put(const KArgs *a, Err *e) {
     return queue_put(a, &a->attr->optim.rule, (StepState *)a->update.state.data, t, e);
 }
 
-#define X(rule) extern "C" int k_cuda_##rule(const KArgs *a, Err *e) { return update_put(a, e); }
-OPTIM_RULES(X)
-#undef X
+#define EACH(op, ...) extern "C" int k_cuda_##op(const KArgs *a, Err *e) { return update_put(a, e); }
+#include "program/optimizers.def"
 
 extern "C" int k_cuda_grad_check(const KArgs *a, Err *e) {
     const OptimRule none = {};

@@ -27,9 +27,9 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_element_loss] = ref_element_loss, [OP_element_loss_dx] = ref_element_loss_dx,
     [OP_grad_check] = ref_grad_check, [OP_grad_square] = ref_grad_square, [OP_step_begin] = ref_step_begin,
     [OP_scale_update] = ref_scale_update,
-#define X(rule) [OP_##rule] = ref_##rule,
-    OPTIM_OPS(X)
-#undef X
+#define EACH(op, ...) [OP_##op] = ref_##op,
+#define TOGETHER(op, ...) [OP_##op] = ref_##op,
+#include "program/optimizers.def"
 };
 
 void ref_add(Ref *r) {

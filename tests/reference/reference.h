@@ -41,9 +41,9 @@ RefFn ref_act, ref_act_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool
     ref_adaptive_avgpool_dx, ref_dropout, ref_randn, ref_count_call, ref_add, ref_copy, ref_accumulate,
     ref_cross_entropy, ref_cross_entropy_dx, ref_element_loss, ref_element_loss_dx, ref_grad_check, ref_grad_square,
     ref_step_begin, ref_scale_update;
-#define X(rule) RefFn ref_##rule;
-OPTIM_OPS(X)
-#undef X
+#define EACH(op, ...) RefFn ref_##op;
+#define TOGETHER(op, ...) RefFn ref_##op;
+#include "program/optimizers.def"
 
 /* x: a row of logits -> stats[2]: its maximum, and the logarithm of the sum of exp(x - maximum) */
 void ref_softmax_stats(const double *x, int64_t classes, double *stats);

@@ -208,9 +208,8 @@ static void test_tables(void) {
 #define LAYER(name, role, file, kind, spec) spec,
 #include "network/layers.def"
 #undef LAYER
-#define X(name, rule, spec) spec OPTIM_CLIPS,
-        OPTIMIZERS(X)
-#undef X
+#define OPTIMIZER(name, op, options) options OPTIM_CLIPS,
+#include "program/optimizers.def"
     };
     for (size_t i = 0; i < ARRAY_LEN(specs); i++) parse(specs[i]);
 }

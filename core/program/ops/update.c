@@ -21,10 +21,10 @@ static bool adam8bit_fits(const Operands *o) {
 
 static void update_show(const Attr *a, Line *l) { line_put(l, " lr=%g", (double)a->optim.rule.lr); }
 
-#define UPDATE(name) const OpRule rule_##name = {update_fits, NULL, NULL, update_show};
-OPTIM_RULES(UPDATE)
-UPDATE(adafactor)
-UPDATE(formula)
+#define EACH(op, ...) const OpRule rule_##op = {update_fits, NULL, NULL, update_show};
+#include "program/optimizers.def"
+const OpRule rule_adafactor = {update_fits, NULL, NULL, update_show};
+const OpRule rule_formula = {update_fits, NULL, NULL, update_show};
 const OpRule rule_adam8bit = {adam8bit_fits, NULL, NULL, update_show};
 
 const OpRule rule_accumulate = {fits_elements, NULL, NULL, NULL};
