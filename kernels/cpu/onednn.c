@@ -48,7 +48,8 @@ typedef struct Operand {
 typedef struct Prim {
     CpuDevice *cpu;
     dnnl_primitive_desc_t desc;
-    dnnl_primitive_t primitive;       /* made at the first run, since a prediction never runs and must be quick */
+    dnnl_primitive_t primitive;       /* made at the first run, since a prediction never runs and must be quick; one with
+                                         an activation inside is made when it is prepared */
     dnnl_memory_t scratch;
     Operand operand[SLOTS];
     size_t workspace, scratch_at, parts_at; /* parts: the partial sums of db */
@@ -232,6 +233,10 @@ static int check_rows(const PrimSpec *spec, Err *e) {
     return OK;
 }
 
+static int prim_compile(Prim *p, Err *e) {
+    return p->primitive ? OK : check(dnnl_primitive_create(&p->primitive, p->desc), "compile a primitive", e);
+}
+
 int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e) {
     assert(args->device && spec->describe);
     assert(spec->md[SLOT_X].ndims && spec->md[SLOT_W].ndims && spec->md[SLOT_Y].ndims);
@@ -256,6 +261,9 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
         dnnl_primitive_desc_destroy(best.desc);
         return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *p);
     }
+    /* oneDNN 2.6 may have taken the descriptor from a primitive in its cache. Such a one points to the activation of the
+     * descriptor that the primitive was made of, which is freed since; that is not read while the primitive is there. */
+    if (spec->act.act && !p->act_after.act && (code = prim_compile(p, e))) return prim_release(p), code;
     *state = p;
     *workspace = p->workspace;
     return OK;
@@ -286,11 +294,10 @@ static int prim_open(Prim *p, Err *e) {
         int code = operand_open(o, engine, e);
         if (code) return code;
     }
+    int code = prim_compile(p, e);
+    if (code) return code;
     const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
-    dnnl_status_t status = dnnl_success;
-    if (!p->scratch) status = dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE);
-    if (!status) status = dnnl_primitive_create(&p->primitive, p->desc);
-    return check(status, "compile a primitive", e);
+    return check(dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE), "make the scratch", e);
 }
 
 void prim_release(void *state) {
@@ -387,7 +394,7 @@ int prim_run(const KArgs *args, Err *e) {
     if (args->workspace_bytes < p->workspace)
         return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", p->workspace,
                        args->workspace_bytes);
-    if (!p->primitive) {
+    if (!p->scratch) {
         int code = prim_open(p, e);
         if (code) return code;
     }

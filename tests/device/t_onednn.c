@@ -463,6 +463,62 @@ static void test_nan(void) {
     operand_free(&y);
 }
 
+/* A convolution by 64 filters of 3x3 over images of 10x10 and 32 channels, with an activation */
+typedef struct Filtered { RefConv d; Operand x, w, y; Attr attr; KArgs args; } Filtered;
+
+static void filtered_open(Filtered *f, int64_t images, DType t, ActFn act) {
+    Err e;
+    memset(f, 0, sizeof *f);
+    f->d = (RefConv){.n = images, .c = 32, .h = 10, .w = 10, .o = 64, .kh = 3, .kw = 3, .stride = {1, 1},
+                     .dilation = {1, 1}, .groups = 1};
+    f->x = operand_new(shape4(images, 32, 10, 10), t, true);
+    f->w = operand_new(shape4(64, 32, 3, 3), t, true);
+    f->y = operand_new(shape4(images, 64, 8, 8), t, true);
+    f->attr.conv = (ConvAttr){.stride = {1, 1}, .dilation = {1, 1}, .groups = 1, .fused = act_attr(act)};
+    f->args = (KArgs){.kind = OP_conv2d, .attr = &f->attr, .device = device};
+    f->args.in[0] = f->x.view, f->args.in[1] = f->w.view, f->args.out[0] = f->y.view;
+    if (device->table->prepare(device, &f->args, 4 << 20, &f->args.state, &f->args.workspace_bytes, &e))
+        ok(0, "prepare: %s", e.text);
+    f->args.workspace = must(aligned_alloc(LINE, align_up(f->args.workspace_bytes, LINE)));
+}
+
+static bool filtered_is_right(Filtered *f) {
+    Err e;
+    const ActAttr *act = &f->attr.conv.fused;
+    ref_conv2d(f->y.exact, f->x.exact, f->w.exact, NULL, &f->d);
+    return !device->table->run(device, &f->args, &e) && near_exact(&f->y, 289, FORWARD, act->act, act->slope);
+}
+
+static void filtered_close(Filtered *f) {
+    free(f->args.workspace);
+    operand_free(&f->x);
+    operand_free(&f->w);
+    operand_free(&f->y);
+}
+
+/* An op is prepared while oneDNN still has the primitive of an equal one that is gone, and runs after so many others
+ * that oneDNN has dropped it. */
+static void test_late(DType t, ActFn act) {
+    enum { OTHERS = 40, BLOCKS = 2000 };
+    Filtered early, late, other;
+    void *block[BLOCKS];
+    filtered_open(&early, 2, t, act);
+    ok(filtered_is_right(&early), "%s, f %d: a convolution", dtype_name(t), act);
+    device->table->trim(device, true);
+    filtered_close(&early);
+    filtered_open(&late, 2, t, act);
+    for (int k = 0; k < BLOCKS; k++) /* over what was freed */
+        memset(block[k] = must(malloc(16 + 8 * (size_t)k)), 0xA5, 16 + 8 * (size_t)k);
+    for (int k = 0; k < OTHERS; k++) {
+        filtered_open(&other, 3 + k, t, ACT_NONE);
+        if (!filtered_is_right(&other)) ok(0, "%s: %d images", dtype_name(t), 3 + k);
+        filtered_close(&other);
+    }
+    ok(filtered_is_right(&late), "%s, f %d: the same one, run late", dtype_name(t), act);
+    for (int k = 0; k < BLOCKS; k++) free(block[k]);
+    filtered_close(&late);
+}
+
 /* A type that oneDNN has is not copied to fp32, whatever the limit: here the copies would be the largest scratch. */
 static void test_narrow_types(void) {
     if (!has_isa(dnnl_cpu_isa_avx512_core_bf16)) {
@@ -493,6 +549,7 @@ int main(void) {
     test_device();
     test_nan();
     test_narrow_types();
+    for (int k = 0; k < 2; k++) test_late(k ? DT_BF16 : DT_F32, ACT_TANH), test_late(k ? DT_BF16 : DT_F32, ACT_LEAKY);
     test_winograd();
     test_rows();
     for (size_t k = 0; k < ARRAY_LEN(types); k++) {
