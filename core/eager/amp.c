@@ -2,13 +2,9 @@
  * (cached_cast): the 16-bit copies of fp32 leaves that get a gradient are kept until the context ends. */
 #include "aten.h"
 
-static bool is_cached(const Eager *g, const Tensor *x, ScalarType to) {
-    return x->parameter && x->type == T_FLOAT && to == g->low;
-}
-
 Tensor *amp_low(Eager *g, Tensor *x) {
     if (!x || !g->autocast || !scalar_is_float(x->type)) return tensor_ref(x);
-    if (!is_cached(g, x, g->low)) return aten_to(g, x, g->low);
+    if (!x->parameter || x->type != T_FLOAT) return aten_to(g, x, g->low);
     if (!x->cast) {
         const Category before = g->category;
         g->category = CAT_WEIGHTS;

@@ -7,7 +7,7 @@
 static ScalarType wider(ScalarType a, ScalarType b) {
     if (a == b || !scalar_is_float(b)) return a;
     if (!scalar_is_float(a)) return b;
-    return a == T_FLOAT || b == T_FLOAT ? T_FLOAT : T_FLOAT; /* half with bfloat16, too */
+    return T_FLOAT; /* also of half with bfloat16 */
 }
 
 static Size broadcast_size(const Size *a, const Size *b) {

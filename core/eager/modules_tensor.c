@@ -29,17 +29,13 @@ Tensor *module_reduce(Eager *g, const Layer *l, Tensor *const *in) {
     return aten_sum(g, in[0], dims, keepdim);
 }
 
-/* With the diagonal of torch.tril, whatever it is */
-static Tensor *triangle(Eager *g, const Layer *l) {
-    return aten_triangle(g, options_int(&l->options, "rows"), options_int(&l->options, "columns"));
-}
-
-/* The mask is the last value that the layer reads, or made for this call. */
+/* The mask is the last value that the layer reads, or torch.tril's, made for this call, with any diagonal. */
 Tensor *module_triangle(Eager *g, const Layer *l, Tensor *const *in) {
     char word[OPTION_WORDS];
     const int last = l->n_in - 1;
     const bool two = !strcmp(options_word(&l->options, "value", word), "none");
-    Tensor *mask = l->ins[last].mask ? tensor_ref(in[last]) : triangle(g, l), *y;
+    Tensor *y, *mask = l->ins[last].mask
+        ? tensor_ref(in[last]) : aten_triangle(g, options_int(&l->options, "rows"), options_int(&l->options, "columns"));
     if (!strcmp(l->kind->name, "MaskedFill")) y = aten_masked_fill(g, in[0], mask);
     else y = aten_where(g, mask, in[0], two ? in[1] : NULL);
     tensor_drop(g, mask);

@@ -11,10 +11,6 @@
 /* Labels of one operand, from the first dimension on */
 typedef struct Labels { int8_t of[SHAPE_MAX]; int n; } Labels;
 
-static int two_values(const Layer *l, Err *e) {
-    return l->n_in == 2 ? OK : layer_error(l, e, "expects two values, found %d", l->n_in);
-}
-
 static int is_no_product(const Layer *l, Err *e) {
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     return layer_error(l, e, "is no matrix product of %s and %s: sizes differ, or a letter stands twice in one operand, "
@@ -139,8 +135,8 @@ static int product_shape(Layer *l, LabelsFn *labels, Err *e) {
     Labels part[3];
     EinsumAttr attr;
     Shape out;
-    int code = two_values(l, e);
-    if (!code) code = labels(l, part, e);
+    if (l->n_in != 2) return layer_error(l, e, "expects two values, found %d", l->n_in);
+    int code = labels(l, part, e);
     if (!code) code = product_of(l, part, &attr, &out, e);
     if (code) return code;
     layer_output(l, out);

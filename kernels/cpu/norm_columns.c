@@ -22,13 +22,10 @@ static Columns columns_of(const Groups *g, int64_t item) {
                      sample * g->groups + first / g->size};
 }
 
-static bool columns_start(Tile *t, const Groups *g, const Columns *c) {
-    return tile_start_at(t, g->channels, c->first, c->row, c->end);
-}
-
-static bool columns_next(Tile *t, const Columns *c) { return tile_next(t, c->row, c->end) && t->first == c->first; }
-
-#define EACH_TILE(t, g, c) for (bool more = columns_start(&(t), g, c); more; more = columns_next(&(t), c))
+/* The tiles of the columns c, one after the other in t */
+#define EACH_TILE(t, g, c)                                                                          \
+    for (bool more = tile_start_at(&(t), (g)->channels, (c)->first, (c)->row, (c)->end); more;      \
+         more = tile_next(&(t), (c)->row, (c)->end) && (t).first == (c)->first)
 
 /* to[n]: for each channel the statistic of its group; `absent` if there is no such statistic */
 static void broadcast(const View *v, const Groups *g, const Columns *c, float absent, float *to) {

@@ -40,12 +40,8 @@ static const float *row_spread(const View *v, int64_t at, int64_t step, int64_t 
     return scratch;
 }
 
-static Strided binary_walk(const KArgs *a) {
-    return strided_of(&a->binary.y.shape, (const Shape *[]){&a->binary.a.shape, &a->binary.b.shape}, 2);
-}
-
 static void binary_piece(const KArgs *a, int64_t begin, int64_t end) {
-    Strided walk = binary_walk(a);
+    Strided walk = strided_of(&a->binary.y.shape, (const Shape *[]){&a->binary.a.shape, &a->binary.b.shape}, 2);
     const StridedRow row = strided_take_row(&walk);
     float one[BLOCK], two[BLOCK], to[BLOCK];
     for (int64_t at = begin, n; at < end; at += n) {
