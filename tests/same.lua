@@ -1,7 +1,8 @@
 -- build/memtide tests/same.lua OLD NEW: whether two programs of memtide mean the same: their rows for every experiment
 -- (cell ids, predictions; short runs' losses) and their explanations, byte for byte. For changes that keep behaviour.
--- Columns that tell of one run are left out: version, times, what was measured of a device that others use, too. Of the
--- reasons in an explanation the numbers are compared, not the words.
+-- Columns that tell of one run are left out: version, times, what was measured of a device that others use, too; so are
+-- columns and scripts that only one of the two knows. Of the reasons in an explanation the numbers are compared, not the
+-- words.
 local old, new = arg[1], arg[2]
 if not new then
   io.stderr:write("usage: memtide tests/same.lua OLD NEW (two programs of memtide)\n")
@@ -25,18 +26,33 @@ local function lines_of(command)
   return text
 end
 
--- The rows of a file, without what is of one run, as lines.
+-- The rows of a file: of each its fields by the columns' names. Nothing without a file.
 local function rows_of(path)
   local file = io.open(path, "rb")
-  if not file then return "no rows" end
-  local lines, names = {}, nil
+  if not file then return nil end
+  local rows, names = {}, nil
   for line in file:lines() do
-    local row, kept = assert(csv.split(line)), {}
-    names = names or row
-    for k, value in ipairs(row) do if not OF_ONE_RUN[names[k]] then kept[#kept + 1] = value end end
-    lines[#lines + 1] = table.concat(kept, ",")
+    local row = assert(csv.split(line))
+    if names then
+      local fields = {}
+      for k, name in ipairs(names) do fields[name] = row[k] end
+      rows[#rows + 1] = fields
+    else
+      names = row
+    end
   end
   file:close()
+  return rows, names
+end
+
+-- The rows as lines of the named columns.
+local function lines_by(rows, names)
+  local lines = {table.concat(names, ",")}
+  for _, fields in ipairs(rows) do
+    local kept = {}
+    for k, name in ipairs(names) do kept[k] = fields[name] end
+    lines[#lines + 1] = table.concat(kept, ",")
+  end
   return table.concat(lines, "\n")
 end
 
@@ -71,27 +87,31 @@ local function compare(what, a, b)
   end
 end
 
-local function both(what, run) compare(what, run(old, "old"), run(new, "new")) end
-
-local function swept(command)
-  return function(program, name)
-    local path = folder .. "/" .. name .. ".csv"
+-- Both programs sweep a script; what they say is compared where neither writes a row.
+local function compare_rows(what, command)
+  local said, rows, names = {}, {}, {}
+  for k, program in ipairs {old, new} do
+    local path = ("%s/%d.csv"):format(folder, k)
     os.remove(path)
-    local said = lines_of(("OMP_NUM_THREADS=1 %s %s --csv %s"):format(program, command, path))
-    local rows = rows_of(path)
-    return rows == "no rows" and said or rows
+    said[k] = lines_of(("OMP_NUM_THREADS=1 %s %s --csv %s"):format(program, command, path))
+    rows[k], names[k] = rows_of(path)
   end
+  if not rows[1] and not rows[2] then return compare(what, said[1], said[2]) end
+  if not rows[1] or not rows[2] then return compare(what, rows[1] and "rows" or said[1], rows[2] and "rows" or said[2]) end
+  local known, common = {}, {}
+  for _, name in ipairs(names[1]) do known[name] = not OF_ONE_RUN[name] end
+  for _, name in ipairs(names[2]) do if known[name] then common[#common + 1] = name end end
+  compare(what, lines_by(rows[1], common), lines_by(rows[2], common))
 end
 
 local scripts = assert(io.popen "ls experiments/*.lua")
 for script in scripts:lines() do
   local name = script:match "([^/]+)%.lua$"
-  both(name .. ": predicted", swept("predict " .. script))
-  both(name .. ": explained", function(program)
-    return without_words(lines_of(program .. " explain " .. script))
-  end)
+  compare_rows(name .. ": predicted", "predict " .. script)
+  compare(name .. ": explained", without_words(lines_of(old .. " explain " .. script)),
+    without_words(lines_of(new .. " explain " .. script)))
   for _, trained in ipairs(TRAINED) do
-    if name == trained then both(name .. ": run", swept("run --steps 2 --warmup 0 --rounds 1 " .. script)) end
+    if name == trained then compare_rows(name .. ": run", "run --steps 2 --warmup 0 --rounds 1 " .. script) end
   end
 end
 scripts:close()
