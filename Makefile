@@ -1,10 +1,20 @@
-# make help lists the targets. BUILD, CC, CXX, CFLAGS, PREFIX, CUDA_ARCHS, V=1 (show commands) may be set.
+# make help lists the targets. BUILD, CC, CXX, CFLAGS, PREFIX, NVCC, CUDA_ARCHS, V=1 (show commands) may be set.
+
+# Several targets run one after the other, each by a make of its own: what `deps` installs is there for the next one.
+ifneq ($(word 2,$(MAKECMDGOALS)),)
+.NOTPARALLEL:
+.PHONY: $(MAKECMDGOALS)
+$(MAKECMDGOALS):
+	@+$(MAKE) --no-print-directory $@
+else
+
+# A build takes every processor, unless -j says otherwise.
+MAKEFLAGS += -j$(shell nproc)
+
 BUILD  ?= build
 PREFIX ?= /usr/local
 CC     ?= cc
 CFLAGS ?= -O3 -g
-# GPUs that the CUDA plugin has machine code for; for later GPUs the driver compiles the PTX of the last one
-CUDA_ARCHS ?= 75 80 86 89 90
 Q = $(if $(V),,@)
 
 WARN  = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wwrite-strings \
@@ -39,16 +49,23 @@ UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 PROVE  ?= -j2
 TESTS   = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh)
 # Tests for which threads matter run a second time with all threads: one test at a time, because two programs whose
-# threads wait for each other on the same processors take twenty times as long.
+# threads wait for each other on the same processors take twenty times as long. The emulated GPU's kernels have no threads:
+# they are not run again.
 THREADED = $(addprefix $(BUILD)/tests/device/,t_fuzz t_kernels t_sequence)
 
 # A file that holds a value and changes only when the value does, as a prerequisite of what is built from the value.
 stamp = $(shell mkdir -p $(BUILD); [ -e $(BUILD)/$1 ] && [ "$$(cat $(BUILD)/$1)" = '$2' ] || echo '$2' > $(BUILD)/$1)
 
+# The CUDA plugin is built where a GPU is, by `make cuda`, and again where it has been built: nvcc takes minutes.
 NVCC := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA := $(if $(NVCC),$(patsubst %/bin/nvcc,%,$(realpath $(NVCC))))
+CUDA_WANTED := $(filter cuda cuda-test gpu-check gpu-pack,$(MAKECMDGOALS))$(wildcard /dev/nvidiactl /dev/dxg $(BUILD)/memtide_cuda.so)
 CUDA_LACK := $(if $(NVCC),$(if $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h),,no cudnn.h),no nvcc)
+CUDA_LACK := $(or $(CUDA_LACK),$(if $(CUDA_WANTED),,no GPU is here (make cuda builds it all the same)))
 CUDA_PLUGIN = $(if $(CUDA_LACK),,$(BUILD)/memtide_cuda.so)
+# GPUs that the plugin has machine code for: the one that is here, else compute capability 9.0. For later GPUs the driver
+# compiles the PTX of the last one.
+CUDA_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u),90)
 
 # The planning library asks cuDNN about GPUs that are not here. It is plain C: wherever the headers of cuDNN and CUDA are, with
 # or without nvcc; CUDNN and CUDNN_LIB say where else to look.
@@ -61,8 +78,8 @@ PLAN_LACK := $(if $(CUDNN),$(if $(CUDA_HEADERS),,no cuda_runtime.h),no cudnn.h)
 PLAN = $(if $(PLAN_LACK),,$(BUILD)/memtide_plan.so)
 
 all: $(BUILD)/memtide $(BUILD)/memtide.so $(PLAN) $(CUDA_PLUGIN) ## build program, Lua module, planning library, CUDA plugin
-	@$(if $(PLAN_LACK),echo "$(PLAN_LACK): built without the planning library",:)
-	@$(if $(CUDA_LACK),echo "$(CUDA_LACK): built without the CUDA plugin",:)
+	@$(if $(PLAN_LACK),echo "built without the planning library: $(PLAN_LACK)",:)
+	@$(if $(CUDA_LACK),echo "built without the CUDA plugin: $(CUDA_LACK)",:)
 
 $(BUILD)/memtide: $(BUILD)/lua/main.o $(LUA_OBJ) $(LIB_OBJ)
 	@echo "  LINK $@"
@@ -127,7 +144,8 @@ $(call stamp,cuda_archs,$(CUDA_ARCHS))
 
 $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda_archs
 	@mkdir -p $(@D)
-	@echo "  NVCC $<"
+	@lua5.4 -e 'local done, all = $(words $(wildcard $(CUDA_CU:%=$(BUILD)/%.o))), $(words $(CUDA_CU))' \
+	    -e 'print(("  NVCC [%s%s] $<"):format(("#"):rep(done), ("."):rep(all - done)))'
 	$(Q)$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -Icore -c -o $@ $<
 
 # ---- the planning library: the part of the plugin that asks cuDNN, and needs neither a GPU nor nvcc
@@ -149,6 +167,9 @@ PLUGIN_LIBS = -L$(CUDA)/lib64 -L$(CUDA)/lib -lcudnn -lcublasLt -lcudart_static -
 $(BUILD)/memtide_cuda.so: $(PLUGIN_OBJ) kernels/cuda/exports.map $(DEVICES:kernels/cuda/%=$(BUILD)/%)
 	@echo "  LINK $@"
 	$(Q)$(CXX) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) $(PLUGIN_LIBS) $(EXTRA)
+
+cuda: all ## the CUDA plugin, where no GPU is, too; CUDA_ARCHS="75 80 86 89 90": machine code for several GPUs
+	@$(if $(CUDA_LACK),echo "cuda: $(CUDA_LACK)"; exit 1,:)
 
 # tests of the plugin's internals; they need NVIDIA's libraries, but no GPU
 CUDA_TESTS = $(if $(CUDA_LACK),,$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/*.c)))
@@ -212,7 +233,7 @@ $(FAULTS): tests/faults.c
 test: all $(C_TESTS) $(CUDA_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every test (TAP, by prove)
 	$(Q)$(if $(CUDA_LACK),echo "tests/cuda: skipped: $(CUDA_LACK)")
 	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS)
-	$(Q)BUILD=$(BUILD) OMP_WAIT_POLICY=passive prove --exec tests/run $(THREADED)
+	$(Q)MEMTIDE_CUDA=none prove --exec tests/run $(THREADED)
 	$(Q)PROVE=$(PROVE) sh tests/isa.sh "$(addprefix $(BUILD)/tests/device/,t_onednn t_pages)" AVX512_CORE
 	$(Q)PROVE=$(PROVE) sh tests/isa.sh $(BUILD)/tests/device/t_kernels AVX2
 
@@ -223,8 +244,18 @@ test-isa: $(ISA_TESTS) ## the CPU's kernels under every instruction set that the
 	$(Q)PAGES=20000 PROVE=$(PROVE) sh tests/isa.sh "$(ISA_TESTS)" SSE41 AVX2 \
 	    AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 AVX512_CORE_AMX
 
-run: all ## the article's comparison on this machine: experiments/article.lua
-	$(BUILD)/memtide run experiments/article.lua || case $$? in 5|6) ;; *) exit 1; esac # a refuted claim is a result
+run: all ## the article's techniques on this machine in a minute: predicted, then one quick visit of each
+	@echo; echo "Predicted, and nothing computed: the memory of a step with each technique"
+	$(Q)$(BUILD)/memtide predict experiments/article.lua --quiet
+	@echo; echo "Measured: a few steps with each technique"
+	$(Q)$(BUILD)/memtide run experiments/article.lua --quick --steps 3 --no-claims --csv $(BUILD)/quick.csv
+	@echo; echo "Next: $(BUILD)/memtide explain experiments/article.lua      where that memory goes"
+	@echo "      make article      the careful comparison, in interleaved rounds, with verdicts"
+
+# a refuted claim is a result
+REFUTED = case $$? in 5|6) ;; *) exit 1; esac
+article: all ## the article's comparison on this machine, in interleaved rounds with verdicts: experiments/article.lua
+	$(BUILD)/memtide run experiments/article.lua || $(REFUTED)
 
 deps: ## install the Debian packages that are needed (or name them, if that is not allowed)
 deps-dev: ## the same for packages that only checks need: clang with its sanitizers
@@ -352,7 +383,7 @@ coverage-run: all $(COVER_UNIT) $(BUILD)/tests/unit/t_golden
 	    echo "by unit and Lua tests:"; lua5.4 tests/coverage.lua $(BUILD) 95 && exit $$failed
 
 lint: ## warnings as errors; cppcheck and luacheck where they are installed
-	$(Q)$(MAKE) emulated BUILD=build/lint CFLAGS="-O1 -Werror" CUDA_ARCHS=90
+	$(Q)$(MAKE) $(if $(NVCC),cuda) emulated BUILD=build/lint CFLAGS="-O1 -Werror" CUDA_ARCHS=90
 	$(Q)if command -v cppcheck >/dev/null; then cppcheck -q --std=c11 --error-exitcode=1 --enable=warning,portability \
 	    --inline-suppr -Icore core kernels; else echo "no cppcheck: skipped"; fi
 	$(Q)if command -v luacheck >/dev/null; then luacheck -q lua experiments tests; else echo "no luacheck: skipped"; fi
@@ -371,11 +402,8 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-# `make deps run` installs the packages first
-ifneq ($(filter deps deps-dev,$(MAKECMDGOALS)),)
-.NOTPARALLEL:
-endif
-.PHONY: all emulated test test-isa cuda-test run deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install clean help
+.PHONY: all cuda emulated test test-isa cuda-test run article deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead slurm-check fit-check gpu-check gpu-pack bench peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+endif

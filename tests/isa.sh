@@ -19,7 +19,7 @@ for isa; do
     fi
     echo "ONEDNN_MAX_CPU_ISA=$isa"
     # shellcheck disable=SC2086
-    ONEDNN_MAX_CPU_ISA=$isa MEMTIDE_CUDA=none OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive \
+    ONEDNN_MAX_CPU_ISA=$isa MEMTIDE_CUDA=none OMP_NUM_THREADS=1 \
         prove --exec tests/run ${PROVE:--j2} $tests || status=1
 done
 exit $status

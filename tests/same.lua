@@ -12,8 +12,9 @@ local csv = require "memtide.results.csv"
 
 local OF_ONE_RUN = {version = true, started_at = true, step_ms = true, step_ms_min = true,
   step_ms_p90 = true, samples_per_s = true, device_used_bytes = true, untracked_bytes = true, driver = true}
--- Scripts whose cells take seconds: their losses are compared, too.
-local TRAINED = {"llama", "gpt", "text_lstm", "gan", "vae", "optimizers", "freeze", "fine_tune", "offload"}
+-- Scripts that train for seconds: their losses are compared, too.
+local TRAINED = {llama = "experiment", vae = "experiment", freeze = "experiment", offload = "experiment",
+  gpt = "program", text_lstm = "program", fine_tune = "program"}
 
 local folder = os.tmpname()
 os.remove(folder)
@@ -87,7 +88,7 @@ local function compare(what, a, b)
   end
 end
 
--- Both programs sweep a script; what they say is compared where neither writes a row.
+-- Both programs sweep a script; what they say is compared where neither writes a row. Returns whether both wrote rows.
 local function compare_rows(what, command)
   local said, rows, names = {}, {}, {}
   for k, program in ipairs {old, new} do
@@ -96,12 +97,14 @@ local function compare_rows(what, command)
     said[k] = lines_of(("OMP_NUM_THREADS=1 %s %s --csv %s"):format(program, command, path))
     rows[k], names[k] = rows_of(path)
   end
-  if not rows[1] and not rows[2] then return compare(what, said[1], said[2]) end
-  if not rows[1] or not rows[2] then return compare(what, rows[1] and "rows" or said[1], rows[2] and "rows" or said[2]) end
+  if not rows[1] or not rows[2] then
+    return compare(what, rows[1] and "rows" or said[1], rows[2] and "rows" or said[2])
+  end
   local known, common = {}, {}
   for _, name in ipairs(names[1]) do known[name] = not OF_ONE_RUN[name] end
   for _, name in ipairs(names[2]) do if known[name] then common[#common + 1] = name end end
   compare(what, lines_by(rows[1], common), lines_by(rows[2], common))
+  return true
 end
 
 local scripts = assert(io.popen "ls experiments/*.lua")
@@ -110,8 +113,12 @@ for script in scripts:lines() do
   compare_rows(name .. ": predicted", "predict " .. script)
   compare(name .. ": explained", without_words(lines_of(old .. " explain " .. script)),
     without_words(lines_of(new .. " explain " .. script)))
-  for _, trained in ipairs(TRAINED) do
-    if name == trained then compare_rows(name .. ": run", "run --steps 2 --warmup 0 --rounds 1 " .. script) end
+  if TRAINED[name] == "experiment" then
+    local what = name .. ": run"
+    if not compare_rows(what, "run --steps 2 " .. script) then compare(what, "no rows of one or both", "rows of both") end
+  elseif TRAINED[name] == "program" then
+    compare(name .. ": run", lines_of("OMP_NUM_THREADS=1 " .. old .. " " .. script),
+      lines_of("OMP_NUM_THREADS=1 " .. new .. " " .. script))
   end
 end
 scripts:close()

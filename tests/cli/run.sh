@@ -36,6 +36,13 @@ for c in weights gradients optimizer activations activation_gradients input work
 done
 is $sum "$(value peak_bytes 2 small.csv)" "the categories sum to the peak"
 
+# ---- one quick visit
+sed 's/steps = 2, warmup = 1,/steps = 2, warmup = 1, rounds = 3, confidence = 0.001, time_limit = 60,/' small.lua >careful.lua
+memtide run careful.lua --csv quick.csv --quick
+is $status 0 "a quick visit of each cell"
+is "$(wc -l <quick.csv)" 4 "a row per cell, of the script's first steps"
+is "$(tail -n +2 quick.samples.csv | wc -l)" 9 "one visit: a warm-up and two steps of each of three cells, nothing for the confidence"
+
 # ---- resuming
 cp small.csv before.csv
 memtide run small.lua

@@ -38,6 +38,7 @@ run.options = {options.csv, options.ROWS,
   {name = "shard", argument = "I/N", take = take_shard,
     text = "only part I, 1 to N, of the cells; rows go to NAME.I-of-N.csv"},
   options.cells,
+  {name = "quick", text = "one visit of each cell: without the script's rounds, confidence and time_limit"},
   {name = "no-claims", text = "the script's claims are not judged"},
   options.plain, options.markdown, options.json}
 

@@ -2,6 +2,7 @@
 -- an earlier run is run again. Nothing here builds a network or opens a device.
 local axes = require "memtide.sweep.axes"
 local core = require "memtide.core"
+local measure = require "memtide.results.measure"
 local shards = require "memtide.sweep.shards"
 local statuses = require "memtide.results.statuses"
 local util = require "memtide.base.util"
@@ -18,7 +19,7 @@ function selection.asked(f, ...)
   if not good then error(util.is_failure(problem) and problem or util.failure(problem, "usage"), 0) end
 end
 
--- Applies --set, --device, --devices, --seed and --steps; returns the devices that were asked for by name.
+-- Applies --set, --device, --devices, --seed, --steps and --quick; returns the devices that were asked for by name.
 local function apply(experiment, options)
   local devices = {}
   for _, set in ipairs(options.set) do
@@ -32,6 +33,7 @@ local function apply(experiment, options)
     if options[name] then selection.asked(experiment.set, experiment, name, {options[name]}) end
   end
   if options.steps then selection.asked(experiment.set, experiment, "epochs", {}) end
+  if options.quick then for _, name in ipairs(measure.names) do experiment.base[name] = nil end end
   if options.device then devices = {options.device} end
   -- one device for the cells' settings and ids, though each worker has its own
   if options.devices then selection.asked(experiment.set, experiment, "device", {options.devices[1]}) end

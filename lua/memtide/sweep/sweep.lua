@@ -79,7 +79,7 @@ end
 local function setups(self)
   local o, out = self.options, {}
   local script = o.script
-  local asked = {set = o.set, device = o.device, seed = o.seed, steps = o.steps, case = o.case, memory = o.memory,
+  local asked = {set = o.set, device = o.device, seed = o.seed, steps = o.steps, quick = o.quick, case = o.case, memory = o.memory,
     devices = o.devices, declared = o.declared, try_oom = o.try_oom, dry_run = o.dry_run,
     positions = o.shard and self.selection.positions}
   for i = 1, self.workers do
