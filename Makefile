@@ -33,7 +33,7 @@ CORE    = $(wildcard core/*/*.c core/*/*/*.c)
 ONCE    = kernels/cpu/device.c kernels/cpu/waiting.c
 KERNELS = $(filter-out $(ONCE),$(wildcard kernels/cpu/*.c))
 LUA_C   = $(filter-out lua/main.c,$(wildcard lua/*.c))
-MODULES = $(wildcard lua/memtide/*.lua lua/memtide/*/*.lua lua/memtide/*/*.py)
+MODULES = $(wildcard lua/memtide/*.lua lua/memtide/*/*.lua lua/memtide/*/*.py experiments/start/*.lua)
 # The CPU's kernels are compiled once per instruction set (kernels/cpu/isa.h), with less optimisation for processors from
 # before 2013.
 ISAS    = $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),v4 v3) base

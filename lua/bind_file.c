@@ -1,5 +1,6 @@
 /* Files for Lua: new files, which get their name when they are complete, and which files a script may open. */
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -134,11 +135,29 @@ static int is_folder(lua_State *L) {
     return 1;
 }
 
+static int is_shown(const struct dirent *entry) { return entry->d_name[0] != '.'; }
+
+/* files_in(path) -> {names in the folder, sorted, without those that begin with a point}; nil, reason */
+static int files_in(lua_State *L) {
+    struct dirent **found = NULL;
+    const int n = scandir(bind_path(L, 1, "files_in", false), &found, is_shown, alphasort);
+    if (n < 0) return luaL_fileresult(L, 0, lua_tostring(L, 1));
+    lua_createtable(L, n, 0); /* out of memory, from here on, ends the program: the names need no care */
+    for (int i = 0; i < n; i++) {
+        lua_pushstring(L, found[i]->d_name);
+        lua_rawseti(L, -2, i + 1);
+        free(found[i]);
+    }
+    free(found);
+    return 1;
+}
+
 void bind_open_file(lua_State *L) {
     static const luaL_Reg methods[] = {{"write", write_text}, {"is_output", is_output}, {"finish", finish},
         {NULL, NULL}};
     static const luaL_Reg functions[] = {{"new_file", new_file}, {"confine", confine},
-        {"check_path", check_path}, {"can_read", can_read}, {"is_folder", is_folder}, {NULL, NULL}};
+        {"check_path", check_path}, {"can_read", can_read}, {"is_folder", is_folder}, {"files_in", files_in},
+        {NULL, NULL}};
     bind_type(L, BOX_FILE, methods);
     luaL_setfuncs(L, functions, 0);
 }

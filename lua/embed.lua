@@ -1,7 +1,9 @@
 -- Prints C source with the given files as an array of modules: lua/memtide/net/nn.lua becomes "memtide.net.nn". Chunks are
--- named after their files, so that tracebacks show them. A Python program is a module that returns its text.
+-- named after their files, so that tracebacks show them. What is no module of memtide's (Python programs, the scripts of
+-- experiments/start/) is one that returns its text: experiments/start/cnn.lua becomes "memtide.start.cnn".
 local function module_name(path)
-  local name = path:match("memtide/(.*)%.%a+$"):gsub("/", ".")
+  local name = path:match("^lua/memtide/(.*)%.%a+$") or path:match("^experiments/(.*)%.%a+$")
+  name = name:gsub("/", ".")
   return name == "init" and "memtide" or "memtide." .. name
 end
 
@@ -19,10 +21,10 @@ print('struct EmbeddedModule { const char *name, *chunk; const unsigned char *so
 print('extern const struct EmbeddedModule embedded_modules[];\n')
 for i, path in ipairs(arg) do
   local source = assert(assert(io.open(path, "rb")):read("a"))
-  if path:find "%.py$" then source = ("return %q"):format(source) end
+  if path:find "%.py$" or not path:find "^lua/" then source = ("return %q"):format(source) end
   assert(load(source, "@" .. path))
   print(("static const unsigned char source_%d[] = {\n%s};\n"):format(i, c_bytes(source)))
-  rows[i] = ('    {"%s", "@%s", source_%d, %d},'):format(module_name(path), path:match("memtide/.*$"), i, #source)
+  rows[i] = ('    {"%s", "@%s", source_%d, %d},'):format(module_name(path), path:match("memtide/.*$") or path, i, #source)
 end
 print("const struct EmbeddedModule embedded_modules[] = {\n" .. table.concat(rows, "\n")
   .. "\n    {NULL, NULL, NULL, 0},\n};")

@@ -22,7 +22,8 @@ local function run_command(name, asked, state)
   local status = alone and alone(words, options, commands)
   if status then return status end
   if #words ~= 1 then
-    util.fail_usage("%s: expected one script, found %d (its own arguments stand after --)", name, #words)
+    util.fail_usage("%s: expected one script, found %d%s", name, #words,
+      #words == 0 and script.here() or " (its own arguments stand after --)")
   end
   options.in_process = options.in_process or not asked.workers
   local experiment, text = script.load_experiment(words[1], options.args)
@@ -37,7 +38,10 @@ local function main(asked, state)
   local first = asked[1]
   if not first then
     if not core.isatty(0) then return script.plain(asked, state) end
-    return help.print(commands)
+    local here = script.here()
+    help.print(commands)
+    if here ~= "" then print("\nIn" .. here:sub(5)) end
+    return
   end
   if first == "--help" or first == "-h" then return help.print(commands) end
   if first == "--worker" then return worker.serve() end

@@ -1,4 +1,5 @@
 -- Runs a user's script, with its arguments, its folder for require, and errors for undefined globals.
+local core = require "memtide.core"
 local experiment = require "memtide.sweep.experiment"
 local multi_trainer = require "memtide.net.multi_trainer"
 local repl = require "memtide.sweep.repl"
@@ -13,6 +14,17 @@ function script.exists(path)
   return file ~= nil
 end
 
+-- The scripts in the current folder that make an experiment, as a text for messages: "; in this folder: a.lua, b.lua"
+function script.here()
+  local names = {}
+  for _, name in ipairs(core.files_in "." or {}) do
+    local file <close> = name:find "%.lua$" and io.open(name, "rb") or nil
+    local text = file and file:read "a" -- nil: it is a folder
+    if text and text:find("experiment%s*[{(]") then names[#names + 1] = name end
+  end
+  return #names > 0 and "; in this folder: " .. table.concat(names, ", ") or ""
+end
+
 local function set_arguments(globals, name, args)
   globals.arg = {[0] = name}
   for i, value in ipairs(args) do globals.arg[i] = value end
@@ -24,7 +36,8 @@ local function read_text(path)
   local text = file and file:read("a")
   if file and path ~= "-" then file:close() end
   if text then return text end
-  error(util.failure(('cannot open the script "%s"%s'):format(path, message and "" or ": it is no file"), "file"), 0)
+  local reason = message and message:sub(#path + 1) or ": it is no file" -- io.open says "PATH: reason"
+  error(util.failure(('cannot open the script "%s"%s'):format(path, reason), "file"), 0)
 end
 
 -- A to-be-closed variable makes `return mt.experiment{...}` no tail call, so that an error in it knows the line.
