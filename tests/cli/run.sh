@@ -43,6 +43,8 @@ is $status 0 "a quick visit of each cell"
 is "$(wc -l <quick.csv)" 4 "a row per cell, of the script's first steps"
 is "$(tail -n +2 quick.samples.csv | wc -l)" 9 "one visit: a warm-up and two steps of each of three cells, nothing for the confidence"
 
+rm -f careful.lua quick.csv quick.samples.csv
+
 # ---- resuming
 cp small.csv before.csv
 memtide run small.lua
