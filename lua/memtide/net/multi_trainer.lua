@@ -116,8 +116,10 @@ end
 
 -- The prediction for `steps` rounds; in a round every program runs once, in their order.
 function Joint:predicted(steps)
+  local calls = {}
+  for i in ipairs(self.list) do calls[i] = {i, "step"} end
   return util.must(self.list[1]:predict{allocator = self.allocator, memory = self.limit, steps = steps or 2,
-    turns = true, with = table.move(self.list, 2, #self.list, 1, {})})
+    calls = calls, with = table.move(self.list, 2, #self.list, 1, {})})
 end
 
 -- One step of a program -> its loss, 0 if it has none; nil, message, code: failed (no memory, for example)
