@@ -251,12 +251,25 @@ static int ops(lua_State *L) {
     return 1;
 }
 
-/* program:cost() -> floating-point operations, bytes read and written, and number of ops of one step with all its
- * micro-batches */
+/* A step or a part of it, by the word at `index`; nil: the step */
+static StepPart part_at(lua_State *L, int index) {
+    static const char *const names[] = {"step", "forward", "backward", "update", NULL};
+    return (StepPart)luaL_checkoption(L, index, "step", names);
+}
+
+/* The ops of a part are those from *from on, to the one before the last. Returns that. */
+static int ops_of(const Program *p, StepPart part, int *from) {
+    *from = part == PART_BACKWARD ? p->forward_end : part == PART_UPDATE ? p->body_end : 0;
+    return part == PART_FORWARD ? p->forward_end : part == PART_BACKWARD ? p->body_end : p->n_ops;
+}
+
+/* program:cost(part) -> floating-point operations, bytes read and written, and number of ops of one step with all its
+ * micro-batches; or of that part of it: "forward", "backward", "update" */
 static int cost(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     double flops = 0, traffic = 0, ops = 0;
-    for (int i = 0; i < p->n_ops; i++) {
+    int from, to = ops_of(p, part_at(L, 2), &from);
+    for (int i = from; i < to; i++) {
         double times = i < p->body_end ? p->micro_batches : 1;
         flops += times * p->ops[i].flops;
         traffic += times * p->ops[i].traffic;
@@ -268,12 +281,13 @@ static int cost(lua_State *L) {
     return 3;
 }
 
-/* program:floor(operations per second, bytes per second) -> seconds: no step can be faster. The sum over all ops of the
- * larger of two times: to compute, and to move its bytes. */
+/* program:floor(operations per second, bytes per second, part) -> seconds: no step, or part of it, can be faster. The sum
+ * over all ops of the larger of two times: to compute, and to move its bytes. */
 static int floor_time(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     double per_flop = 1 / luaL_checknumber(L, 2), per_byte = 1 / luaL_checknumber(L, 3), seconds = 0;
-    for (int i = 0; i < p->n_ops; i++) {
+    int from, to = ops_of(p, part_at(L, 4), &from);
+    for (int i = from; i < to; i++) {
         double compute = p->ops[i].flops * per_flop, move = p->ops[i].traffic * per_byte;
         seconds += (i < p->body_end ? p->micro_batches : 1) * (compute > move ? compute : move);
     }
@@ -381,12 +395,11 @@ static int predicted_jobs(lua_State *L, Job *jobs) {
 
 /* The call {program's number, "step"} on top of the stack; or one of a step's parts by its name. */
 static Call call_at(lua_State *L, const Job *jobs, int n) {
-    static const char *const names[] = {"step", "forward", "backward", "update", NULL};
     luaL_checktype(L, -1, LUA_TTABLE);
     lua_rawgeti(L, -1, 1);
     lua_rawgeti(L, -2, 2);
     const lua_Integer which = lua_tointeger(L, -2);
-    const StepPart part = (StepPart)luaL_checkoption(L, lua_gettop(L), NULL, names);
+    const StepPart part = part_at(L, lua_gettop(L));
     if (which < 1 || which > n) bind_error(L, "calls: no such program: %s", bind_show(L, -2));
     if (part != PART_WHOLE && !jobs[which - 1].program->parts) bind_error(L, "calls: program %I has no parts", (LUAI_UACINT)which);
     lua_pop(L, 2);

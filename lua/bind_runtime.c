@@ -319,10 +319,12 @@ static int update(lua_State *L) {
 
 /* ---- looking and changing */
 
-/* runtime:read(name, which) -> {numbers in PyTorch's order}, shape: of a buffer of program `which` (nil: 1) */
+/* runtime:read(name, which, as_batch) -> {numbers in PyTorch's order}, shape: of a buffer of program `which` (nil: 1);
+ * as_batch: a batch of them instead of the table */
 static int read_values(lua_State *L) {
     Err e;
     Shape shape;
+    lua_settop(L, 4);
     const Running *run = running(L);
     const char *name = bind_text_at(L, 2, "read: name");
     int which = which_program(L, run, 3);
@@ -330,6 +332,10 @@ static int read_values(lua_State *L) {
     bool integers = !dtype_is_float(runtime_type(run->r, which, name));
     Batch *batch = bind_batch_new(L, shape, integers);
     if (runtime_read(run->r, which, name, batch->values, &e)) return bind_fail(L, &e);
+    if (lua_toboolean(L, 4)) {
+        bind_push_shape(L, &shape);
+        return 2;
+    }
     lua_createtable(L, batch->count < INT32_MAX ? (int)batch->count : 0, 0);
     for (int64_t i = 0; i < batch->count; i++) {
         if (integers) lua_pushinteger(L, ((int32_t *)batch->values)[i]);
