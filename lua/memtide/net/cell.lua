@@ -30,16 +30,20 @@ end
 -- batch = "max" is a number only when a device is known (max_batch.lua); until then the network has one sample.
 local function built_batch(v) return v.batch == "max" and 1 or v.batch end
 
--- Returns make(values). If an error has no line, it gets the line where the function begins: `return nn.Linear(3)` is a
--- tail call, so the function has left the stack when the mistake is found.
+-- Returns f(...). If an error has no line, it gets `where`.
+local function placed(where, f, ...)
+  local found = table.pack(util.try(f, nil, ...))
+  if found[1] then return table.unpack(found, 2, found.n) end
+  local problem = found[2]
+  if type(problem) == "string" and not problem:find "^[^\n]-:%d+: " then problem = where .. problem end
+  error(problem, 0)
+end
+
+-- Returns make(values). An error without a line gets the one where the function begins: `return nn.Linear(3)` is a tail
+-- call, so the function has left the stack when the mistake is found.
 local function made_by(make, values)
-  local made, model = util.try(make, nil, values)
-  if made then return model end
-  if type(model) == "string" and not model:find "^[^\n]-:%d+: " then
-    local of = debug.getinfo(make, "S")
-    model = ("%s:%d: %s"):format(of.short_src, of.linedefined, model)
-  end
-  error(model, 0)
+  local of = debug.getinfo(make, "S")
+  return (placed(("%s:%d: "):format(of.short_src, of.linedefined), make, values))
 end
 
 local function model_of(self)
@@ -104,7 +108,7 @@ local function check_several(self)
 end
 
 -- The trainings that the script declares, in the order of their names, and their round. No device is needed.
-local function plan_round(self)
+local function declare_round(self)
   local v, place = self.values, "experiment: trainings"
   local declared, common, list = v.trainings, {}, {}
   for key, value in pairs(v) do common[key] = value end
@@ -123,6 +127,8 @@ local function plan_round(self)
   trainings.check_shared(place, list)
   return list, round.new(v.round, list, datasets, common.batch, self.experiment.reads:hand_out(v))
 end
+
+local function plan_round(self) return placed(self.experiment.where, declare_round, self) end
 
 -- What is in a cell's id of its trainings: their names, networks, losses, what they say for themselves, and the calls of
 -- a round

@@ -84,7 +84,7 @@ end
 local function act(handle, call, part, ...)
   local self, of = handle.round, handle.of
   note(self, of.name .. ":" .. call)
-  handle.called = true
+  handle.called, self.forward = true, nil
   if not self.runtime then
     self.plan[#self.plan + 1] = {handle.number, part}
     return 0
@@ -146,18 +146,21 @@ end
 -- The parts of a step, as a trainer with parts = true has them: the forward pass -> its loss
 function Handle:forward(x, y)
   need_parts(self, "forward")
-  self.loss = act(self, "forward", "forward", input_of(self.of, x), target_of(self.of, y))
-  return count_loss(self.round, self.loss)
+  local loss = act(self, "forward", "forward", input_of(self.of, x), target_of(self.of, y))
+  self.round.forward = {of = self, loss = loss}
+  return count_loss(self.round, loss)
 end
 
 -- The gradients of the last forward pass's loss, added to those that are there -> the loss
 function Handle:backward()
+  local forward = self.round.forward
   need_parts(self, "backward")
-  if not self.loss then util.fail("round: %s:backward: no forward pass has run since the last one", self.of.name) end
-  local loss = self.loss
+  if not forward or forward.of ~= self then
+    util.fail("round: %s:backward: expected a forward pass of %s right before it", self.of.name, self.of.name)
+  end
   act(self, "backward", "backward", self.cleared)
-  self.cleared, self.loss = false, nil
-  return loss
+  self.cleared = false
+  return forward.loss
 end
 
 -- The optimizer's update from the gradients
@@ -234,7 +237,7 @@ end
 
 -- One round -> what its function returns
 local function make(self)
-  self.calls, self.plan, self.updates, self.loss, self.seconds = {}, {}, 0, 0, 0
+  self.calls, self.plan, self.updates, self.loss, self.seconds, self.forward = {}, {}, 0, 0, 0, nil
   return self.f(self.handles, function(name) return draw(self, name) end, self.settings)
 end
 
@@ -271,7 +274,7 @@ function Round:open(runtime, options, seed)
     if not loader then return nil, message, code end
     self.loaders[name] = loader
   end
-  for _, handle in pairs(self.handles) do handle.cleared, handle.loss = true, nil end
+  for _, handle in pairs(self.handles) do handle.cleared = true end
   return true
 end
 
