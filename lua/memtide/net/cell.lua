@@ -90,14 +90,14 @@ local SAID_BY_EACH, NOT_OF_ROUNDS = {"model", "input", "loss", "weights"}, {"cla
 
 local function check_several(self)
   local v, where = self.values, self.experiment.where
+  if not v.trainings or not v.round then
+    util.fail_at(where, 'experiment: "%s" is missing: trainings and their round belong together', v.round and "trainings" or "round")
+  end
   for _, key in ipairs(SAID_BY_EACH) do
     if v[key] ~= nil then util.fail_at(where, 'experiment: "%s" is said by each of the trainings', key) end
   end
   for _, key in ipairs(NOT_OF_ROUNDS) do
     if v[key] ~= nil then util.fail_at(where, 'experiment: "%s" is not offered with trainings', key) end
-  end
-  if not v.trainings or not v.round then
-    util.fail_at(where, 'experiment: "%s" is missing: trainings and their round belong together', v.round and "trainings" or "round")
   end
   if v.accumulate ~= 1 then
     util.fail_at(where, "experiment: accumulate: a training says it for itself, or its round calls backward several times")
