@@ -461,4 +461,6 @@ void bind_open_program(lua_State *L) {
         {"optimizer_bytes", optimizer_bytes}, {NULL, NULL}};
     bind_type(L, BOX_PROGRAM, methods);
     luaL_setfuncs(L, functions, 0);
+    lua_pushinteger(L, BOX_PARENTS); /* the most programs of one runtime */
+    lua_setfield(L, -2, "most_programs");
 }

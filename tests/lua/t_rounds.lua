@@ -244,6 +244,11 @@ wrong('trainings.net: unknown key "optimiser" (did you mean "optimizer"?)', {tra
 wrong('trainings.net: unknown key "device"', {trainings = {net = copy(NET, {device = "cpu"})}})
 wrong("trainings.a b: name: expected a name", {trainings = {["a b"] = NET}})
 wrong("trainings: expected trainings by name", {trainings = {}})
+local nine = {}
+for i = 1, 9 do nine["t" .. i] = NET end
+wrong("trainings: expected 1 to 8, found 9", {trainings = nine})
+wrong("trainings: expected 1 to 8, found 0", {trainings = function() return {} end})
+wrong("trainings.net: expected a table, found a number", {trainings = function() return {net = 3} end})
 wrong("round: expected a function of the trainings", {round = 3})
 wrong("a and b both have a parameter weight, which would be one parameter", {trainings = {a = NET, b = copy(NET, {model = nn.Linear(6, 4)})}})
 wrong('"model" is said by each of the trainings', {model = NET.model})

@@ -123,8 +123,7 @@ local function declare_round(self)
     one.schedule, one.weights, one.files = one.given.schedule or v.schedule, one.given.weights, rawget(one.model, "files")
     list[i] = one
   end
-  if #list == 0 then util.fail("%s: expected at least one", place) end
-  trainings.check_shared(place, list)
+  trainings.check_together(place, list)
   return list, round.new(v.round, list, datasets, common.batch, self.experiment.reads:hand_out(v))
 end
 

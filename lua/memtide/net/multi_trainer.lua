@@ -46,7 +46,7 @@ function multi_trainer.new(options)
     self.trainings[i], self.number[one.name] = one, i
     self.list[i] = util.must(core.compile(one.network, trainings.settings(one), cell.device(one.values.device)))
   end
-  trainings.check_shared("joint", self.trainings)
+  trainings.check_together("joint: programs", self.trainings)
   self.network, self.allocator = trainings.union(self.trainings), allocator
   self.limit = options.memory and util.bytes(options.memory)
   local runtime, message, code = core.runtime{programs = self.list, allocator = allocator, memory = self.limit,

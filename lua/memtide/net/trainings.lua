@@ -92,8 +92,12 @@ local function meet(a, b)
   return false
 end
 
--- Raises if two of the list would share a parameter that is not the same one.
-function trainings.check_shared(place, list)
+-- Raises if the list cannot share a runtime: there are none or too many, or two would share a parameter that is not the
+-- same one.
+function trainings.check_together(place, list)
+  if #list < 1 or #list > core.most_programs then
+    util.fail("%s: expected 1 to %d, found %d", place, core.most_programs, #list)
+  end
   for i, one in ipairs(list) do
     local shapes = shapes_of(one.network)
     for k = 1, i - 1 do
