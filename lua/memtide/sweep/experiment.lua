@@ -172,7 +172,7 @@ function Experiment:axis_check(several)
   return function(where, place, key, value)
     local axis = place:match("^sweep%[%d+%]") or place
     if several and not seen[key] then check_of_cells(where, axis, key) end
-    if not seen[key] and not is_settable(key) and not self.options[key] then check_own(where, axis, key) end
+    if not seen[key] and not RULES[key] and not settings.known[key] and not self.options[key] then check_own(where, axis, key) end
     seen[key] = true
     return self:check_value(place, key, value, where)
   end
