@@ -7,11 +7,12 @@
 
 static const DeviceTable table = {.kind = "none", .alignment = 4, .prepare = bare_prepare};
 static Device device = {&table};
+static const Call STEP = {0, PART_WHOLE};
 
 static Prediction predicted(const Case *c, AllocKind kind, size_t limit) {
     Prediction out = {.host = 1};
     Err e = {0, ""};
-    ok(predict(&(Job){c->net, c->p}, 1, kind, &device, limit, &(Call){0, PART_WHOLE}, 1, 3, &out, &e) == OK, "it is predicted: %s", e.text);
+    ok(predict(&(Job){c->net, c->p}, 1, kind, &device, limit, &STEP, 1, 3, &out, &e) == OK, "it is predicted: %s", e.text);
     return out;
 }
 
@@ -141,10 +142,10 @@ static void test_errors(void) {
     Prediction out = {.host = 7};
     Err e = {0, ""};
     if (!c.p || !empty) return;
-    is_int(predict(&(Job){c.net, empty}, 1, ALLOC_DIRECT, &device, 0, &(Call){0, PART_WHOLE}, 1, 2, &out, &e), ERR_SCRIPT, "a program without ops");
+    is_int(predict(&(Job){c.net, empty}, 1, ALLOC_DIRECT, &device, 0, &STEP, 1, 2, &out, &e), ERR_SCRIPT, "a program without ops");
     has_text(e.text, "the network has nothing to compute", "is told");
     is_int(out.host, 7, "and nothing is predicted");
-    is_int(predict(&(Job){c.net, empty}, 1, ALLOC_DIRECT, &device, 0, &(Call){0, PART_WHOLE}, 1, 2, &out, NULL), ERR_SCRIPT, "nobody has to listen");
+    is_int(predict(&(Job){c.net, empty}, 1, ALLOC_DIRECT, &device, 0, &STEP, 1, 2, &out, NULL), ERR_SCRIPT, "nobody has to listen");
     program_free(empty);
     for (int kind = 0; kind < ALLOC_COUNT; kind++) {
         const long before = mem_live();
@@ -153,7 +154,7 @@ static void test_errors(void) {
             e.code = OK;
             out.host = 7;
             mem_fail_after(failures + 1);
-            code = predict(&(Job){c.net, c.p}, 1, (AllocKind)kind, &device, 0, &(Call){0, PART_WHOLE}, 1, 2, &out, &e);
+            code = predict(&(Job){c.net, c.p}, 1, (AllocKind)kind, &device, 0, &STEP, 1, 2, &out, &e);
             mem_fail_after(0);
             failures += code != OK;
             wrong += code && (code != ERR_HOST_MEMORY || e.code != code || out.host != 7);

@@ -69,29 +69,26 @@ local function data_of(self)
     self.make_data = make
   end
   if v.data and literal.is_table(v.data) ~= (v.trainings ~= nil) then
-    util.fail_at(self.experiment.where, "experiment: data: expected %s", v.trainings and "datasets by name, which the round draws from"
-      or "one dataset: there are no trainings that draw from several by name")
+    util.fail_at(self.experiment.where, "experiment: data: expected %s", v.trainings and
+      "datasets by name, which the round draws from" or
+      "one dataset: there are no trainings that draw from several by name")
   end
   return v.data
 end
 
 -- ---- trainings that run together
 
--- What each training says for itself, beside settings
-local OF_TRAINING = {"weights", "schedule"}
-for _, key in ipairs(trainings.KEYS) do OF_TRAINING[#OF_TRAINING + 1] = key end
-for _, setting in ipairs(settings.list) do
-  if setting.core and not setting.own and setting.name ~= "allocator" and setting.name ~= "graph" or setting.name == "batch" then
-    OF_TRAINING[#OF_TRAINING + 1] = setting.name
-  end
-end
+-- What each training says for itself; other settings are those of the runtime, which all share
+local OF_TRAINING = {"weights", "schedule", "batch", "accumulate", "precision", "checkpoint", "inplace", "mode", "optimizer",
+  "workspace_limit", table.unpack(trainings.KEYS)}
 -- Keys of a cell that trainings say for themselves, and those that mean nothing for a round
 local SAID_BY_EACH, NOT_OF_ROUNDS = {"model", "input", "loss", "weights"}, {"classes", "target", "test_data", "epochs"}
 
 local function check_several(self)
   local v, where = self.values, self.experiment.where
   if not v.trainings or not v.round then
-    util.fail_at(where, 'experiment: "%s" is missing: trainings and their round belong together', v.round and "trainings" or "round")
+    util.fail_at(where, 'experiment: "%s" is missing: trainings and their round belong together',
+      v.round and "trainings" or "round")
   end
   for _, key in ipairs(SAID_BY_EACH) do
     if v[key] ~= nil then util.fail_at(where, 'experiment: "%s" is said by each of the trainings', key) end
@@ -124,7 +121,7 @@ local function declare_round(self)
     list[i] = one
   end
   trainings.check_together(place, list)
-  return list, round.new(v.round, list, datasets, common.batch, self.experiment.reads:hand_out(v))
+  return list, round.new(v.round, list, datasets, common.batch, self.experiment.reads:hand_out(common))
 end
 
 local function plan_round(self) return placed(self.experiment.where, declare_round, self) end
@@ -134,7 +131,8 @@ local function plan_round(self) return placed(self.experiment.where, declare_rou
 local function trainings_text(self)
   local parts = {}
   for _, one in ipairs(self.trainings) do
-    parts[#parts + 1] = ("%s\n%s%s"):format(one.name, one.network:text(), one.loss and one.loss.kind .. " " .. one.loss.text or "")
+    local loss = one.loss and one.loss.kind .. " " .. one.loss.text or ""
+    parts[#parts + 1] = ("%s\n%s%s"):format(one.name, one.network:text(), loss)
     for _, key in ipairs(OF_TRAINING) do
       local said = one.given[key]
       if settings.known[key] and said ~= nil then parts[#parts + 1] = ("%s=%s"):format(key, settings.text(said)) end

@@ -56,10 +56,13 @@ local function input_of(of, x)
   for _, input in ipairs(list) do
     local given = x
     if input.name ~= "" then
-      if type(x) ~= "table" or x[input.name] == nil then util.fail("round: %s: there is no input %s", of.name, input.name) end
+      if type(x) ~= "table" or x[input.name] == nil then
+        util.fail("round: %s: there is no input %s", of.name, input.name)
+      end
       given = x[input.name]
     end
-    values[input.name] = check_count(of, input.name == "" and "input" or input.name, one_batch(given), times * product(input.shape))
+    local what = input.name == "" and "input" or input.name
+    values[input.name] = check_count(of, what, one_batch(given), times * product(input.shape))
   end
   return values[""] or values
 end
@@ -128,7 +131,8 @@ end
 -- Evaluates without a loss -> a batch of outputs
 function Handle:outputs(x)
   if self.of.loss then
-    util.fail("round: %s: outputs are kept of a training without a loss, and of the last forward pass by output()", self.of.name)
+    util.fail("round: %s: outputs are kept of a training without a loss, and of the last forward pass by output()",
+      self.of.name)
   end
   act(self, "outputs", "step", input_of(self.of, x))
   return output(self)
@@ -166,7 +170,9 @@ end
 -- The optimizer's update from the gradients
 function Handle:update()
   need_parts(self, "update")
-  if self.cleared then util.fail("round: %s:update: there are no gradients: backward has not run since zero_grad", self.of.name) end
+  if self.cleared then
+    util.fail("round: %s:update: there are no gradients: backward has not run since zero_grad", self.of.name)
+  end
   follow_schedule(self)
   act(self, "update", "update")
 end
@@ -254,8 +260,10 @@ function round.new(f, list, datasets, batch, settings)
   make(self)
   for _, one in ipairs(list) do
     local all, frozen = one.network:parameters()
-    if one.trains and frozen == all then util.fail("round: %s: all its layers are frozen: it has nothing to train", one.name) end
-    if not rawget(self.handles, one.name).called then util.fail("round: it never calls the training %s", one.name) end
+    if one.trains and frozen == all then
+      util.fail("round: %s: all its layers are frozen: it has nothing to train", one.name)
+    end
+    if not self.handles[one.name].called then util.fail("round: it never calls the training %s", one.name) end
   end
   if self.updates == 0 then util.fail "round: it updates nothing: expected a step or an update of a training with a loss" end
   self.text = table.concat(self.calls, "\n")
