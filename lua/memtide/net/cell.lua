@@ -464,7 +464,7 @@ local function random_data(self, count)
 end
 
 -- The loader of the cell's data; nil, message, code: it cannot be made.
-local function open_loader(self)
+function cell.loader(self)
   local v, whole = self.values, self.experiment.base
   local dataset, batch = v.data, built_batch(v)
   if not dataset then dataset = random_data(self, math.max(RANDOM_SAMPLES, batch)) end
@@ -474,7 +474,7 @@ end
 
 -- The steps of one network: step(i, last) -> loss, seconds; nil, message, code. And what is to be closed after them
 local function steps_of_one(self, runtime)
-  local loader, schedule = util.must(open_loader(self)), self.values.mode ~= "eval" and self.values.schedule
+  local loader, schedule = util.must(cell.loader(self)), self.values.mode ~= "eval" and self.values.schedule
   return function(i, last)
     if schedule then util.must(runtime:write("lr", {schedule:rate(self.values.optimizer:rate(), i - 1)})) end
     return runtime:step(1, loader, not last)
