@@ -27,7 +27,7 @@
 #define BOX_TRACE "memtide.Trace"
 #define BOX_SNAPSHOT "memtide.Snapshot"
 
-enum { BOX_PARENTS = 4 };
+enum { BOX_PARENTS = 8 };
 
 /* The content of a closed box is released when no open box borrows from it any more, so scripts may close in any
  * order. */

@@ -37,6 +37,57 @@ static int batch_values(lua_State *L) {
     return 1;
 }
 
+/* batch(shape, labels, value) -> a batch in which every number is that one; labels: whole numbers */
+static int new_batch(lua_State *L) {
+    const Shape shape = bind_shape(L, 1);
+    const bool labels = lua_toboolean(L, 2);
+    const lua_Number value = luaL_checknumber(L, 3);
+    Batch *b = bind_batch_new(L, shape, labels);
+    if (labels && !(value >= INT32_MIN && value <= INT32_MAX && value == (lua_Number)(int32_t)value))
+        bind_error(L, "expected a class label, found %s", bind_show(L, 3));
+    for (int64_t i = 0; i < b->count && value != 0; i++) {
+        if (labels) ((int32_t *)b->values)[i] = (int32_t)value;
+        else ((float *)b->values)[i] = (float)value;
+    }
+    return 1;
+}
+
+/* joined({batch, ...}) -> one batch of the samples of all; they must be of one shape, and all labels or all numbers */
+static int joined(lua_State *L) {
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
+    Shape shape = {0};
+    bool labels = false;
+    int64_t samples = 0, count = 0;
+    for (lua_Integer i = 1; i <= n; i++) {
+        lua_rawgeti(L, 1, i);
+        const Batch *b = luaL_testudata(L, -1, BATCH_TYPE);
+        if (!b) return bind_error(L, "expected a list of batches, found %s at %I", bind_show(L, -1), (LUAI_UACINT)i);
+        if (i == 1) shape = b->shape, labels = b->integers;
+        const int64_t dim = b->shape.dim[0];
+        shape.dim[0] = dim;
+        if (!shape_equal(&shape, &b->shape) || labels != b->integers)
+            return bind_error(L, "batches of a list must have samples of one shape: the one at %I differs", (LUAI_UACINT)i);
+        samples += dim;
+        count += b->count;
+        lua_pop(L, 1);
+    }
+    if (n < 1) return bind_error(L, "expected a list of batches, found an empty one");
+    shape.dim[0] = samples;
+    Batch *all = bind_batch_new(L, shape, labels);
+    all->count = count;
+    char *to = all->values;
+    for (lua_Integer i = 1; i <= n; i++) {
+        lua_rawgeti(L, 1, i);
+        const Batch *b = lua_touserdata(L, -1);
+        memcpy(to, b->values, (size_t)b->count * 4);
+        to += b->count * 4;
+        lua_pop(L, 1);
+    }
+    return 1;
+}
+
 /* ---- datasets */
 
 static void release_dataset(void *content) { dataset_free(content); }
@@ -338,7 +389,7 @@ void bind_open_data(lua_State *L) {
         {"batches", batches}, {"info", loader_info}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"dataset_idx", new_idx}, {"dataset_cifar10", new_cifar10},
         {"dataset_npy", new_npy}, {"dataset_tar", new_tar}, {"dataset_text", new_text},
-        {"dataset_random", new_random}, {"loader", new_loader}, {NULL, NULL}};
+        {"dataset_random", new_random}, {"loader", new_loader}, {"batch", new_batch}, {"joined", joined}, {NULL, NULL}};
     luaL_newmetatable(L, BATCH_TYPE);
     luaL_newlib(L, of_batch);
     lua_setfield(L, -2, "__index");

@@ -251,12 +251,25 @@ static int ops(lua_State *L) {
     return 1;
 }
 
-/* program:cost() -> floating-point operations, bytes read and written, and number of ops of one step with all its
- * micro-batches */
+/* A step or a part of it, by the word at `index`; nil: the step */
+static StepPart part_at(lua_State *L, int index) {
+    static const char *const names[] = {"step", "forward", "backward", "update", NULL};
+    return (StepPart)luaL_checkoption(L, index, "step", names);
+}
+
+/* The ops of a part are those from *from on, to the one before the last. Returns that. */
+static int ops_of(const Program *p, StepPart part, int *from) {
+    *from = part == PART_BACKWARD ? p->forward_end : part == PART_UPDATE ? p->body_end : 0;
+    return part == PART_FORWARD ? p->forward_end : part == PART_BACKWARD ? p->body_end : p->n_ops;
+}
+
+/* program:cost(part) -> floating-point operations, bytes read and written, and number of ops of one step with all its
+ * micro-batches; or of that part of it: "forward", "backward", "update" */
 static int cost(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     double flops = 0, traffic = 0, ops = 0;
-    for (int i = 0; i < p->n_ops; i++) {
+    int from, to = ops_of(p, part_at(L, 2), &from);
+    for (int i = from; i < to; i++) {
         double times = i < p->body_end ? p->micro_batches : 1;
         flops += times * p->ops[i].flops;
         traffic += times * p->ops[i].traffic;
@@ -268,12 +281,13 @@ static int cost(lua_State *L) {
     return 3;
 }
 
-/* program:floor(operations per second, bytes per second) -> seconds: no step can be faster. The sum over all ops of the
- * larger of two times: to compute, and to move its bytes. */
+/* program:floor(operations per second, bytes per second, part) -> seconds: no step, or part of it, can be faster. The sum
+ * over all ops of the larger of two times: to compute, and to move its bytes. */
 static int floor_time(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     double per_flop = 1 / luaL_checknumber(L, 2), per_byte = 1 / luaL_checknumber(L, 3), seconds = 0;
-    for (int i = 0; i < p->n_ops; i++) {
+    int from, to = ops_of(p, part_at(L, 4), &from);
+    for (int i = from; i < to; i++) {
         double compute = p->ops[i].flops * per_flop, move = p->ops[i].traffic * per_byte;
         seconds += (i < p->body_end ? p->micro_batches : 1) * (compute > move ? compute : move);
     }
@@ -328,8 +342,9 @@ static int names(lua_State *L) {
 
 void bind_push_peak(lua_State *L, const LedgerPeak *peak, const Program *p) {
     char op[OP_PATH + 40] = "";
-    lua_createtable(L, 0, 4);
+    lua_createtable(L, 0, 5);
     bind_set_integer(L, "bytes", (lua_Integer)peak->held);
+    bind_set_integer(L, "program", peak->program + 1);
     bind_set_integer(L, "used", (lua_Integer)peak->used);
     if (p && peak->mark >= 0 && peak->mark < p->n_ops) {
         const Op *at = &p->ops[peak->mark];
@@ -358,40 +373,74 @@ size_t bind_bytes(lua_State *L, int index, const char *key) {
     return (size_t)bytes;
 }
 
-/* The programs of a prediction: the one at index 1, and those in the field `with` of the table at 2. Returns how many. */
-static int predicted_programs(lua_State *L, Program **programs) {
-    programs[0] = bind_get(L, 1, BOX_PROGRAM);
+static Job job_at(lua_State *L, int index) {
+    const Box *box = bind_box(L, index, BOX_PROGRAM);
+    return (Job){box->parent[0]->content, box->content};
+}
+
+/* The jobs of a prediction: the program at index 1, and those in the field `with` of the table at 2. Returns how many. */
+static int predicted_jobs(lua_State *L, Job *jobs) {
+    jobs[0] = job_at(L, 1);
     if (lua_getfield(L, 2, "with") == LUA_TNIL) return 1;
     luaL_checktype(L, -1, LUA_TTABLE);
     int n = 1 + (int)lua_rawlen(L, -1);
     if (n > BOX_PARENTS) bind_error(L, "with: expected at most %d programs", BOX_PARENTS - 1);
     for (int i = 1; i < n; i++) {
         lua_rawgeti(L, -1, i);
-        programs[i] = bind_get(L, -1, BOX_PROGRAM);
+        jobs[i] = job_at(L, -1);
         lua_pop(L, 1);
     }
     return n;
 }
 
-/* program:predict{allocator =, memory = limit in bytes, steps =, with = {programs of the same runtime}, turns =} ->
- * {peak = {bytes, used, op, categories}, lower_bound, allocated, reserved, host, fits, reason}, in bytes.
- * turns = true: each step runs all the programs in turn. fits = false: `reason` says what did not fit. */
+/* The call {program's number, "step"} on top of the stack; or one of a step's parts by its name. */
+static Call call_at(lua_State *L, const Job *jobs, int n) {
+    luaL_checktype(L, -1, LUA_TTABLE);
+    lua_rawgeti(L, -1, 1);
+    lua_rawgeti(L, -2, 2);
+    const lua_Integer which = lua_tointeger(L, -2);
+    const StepPart part = part_at(L, lua_gettop(L));
+    if (which < 1 || which > n) bind_error(L, "calls: no such program: %s", bind_show(L, -2));
+    if (part != PART_WHOLE && !jobs[which - 1].program->parts) bind_error(L, "calls: program %I has no parts", (LUAI_UACINT)which);
+    lua_pop(L, 2);
+    return (Call){(int)which - 1, part};
+}
+
+/* The calls of a round, from the field `calls` of the table at 2: *n of them, at least one; else a step of the first
+ * program. They stay on the stack. */
+static const Call *predicted_calls(lua_State *L, const Job *jobs, int n_jobs, int *n) {
+    const bool given = lua_getfield(L, 2, "calls") == LUA_TTABLE;
+    const lua_Unsigned count = given ? lua_rawlen(L, -1) : 1;
+    if (count < 1 || count > INT32_MAX) bind_error(L, "calls: expected at least one");
+    Call *calls = lua_newuserdatauv(L, (size_t)count * sizeof *calls, 0);
+    *n = (int)count;
+    *calls = (Call){0, PART_WHOLE};
+    for (int i = 0; i < *n && given; i++) {
+        lua_rawgeti(L, -2, i + 1);
+        calls[i] = call_at(L, jobs, n_jobs);
+        lua_pop(L, 1);
+    }
+    return calls;
+}
+
+/* program:predict{allocator =, memory = limit in bytes, steps =, with = {programs of the same runtime}, calls = {{1,
+ * "step"}, ...}} -> {peak = {bytes, used, op, program, categories}, lower_bound, allocated, reserved, host, fits,
+ * reason}, in bytes. calls: each step is a round of these calls of the programs, by number; without them it is one of
+ * the first program. fits = false: `reason` says what did not fit. */
 static int predict_program(lua_State *L) {
     Err e;
     Prediction found;
-    Box *box = bind_box(L, 1, BOX_PROGRAM);
+    const Box *box = bind_box(L, 1, BOX_PROGRAM);
     luaL_checktype(L, 2, LUA_TTABLE);
     lua_Integer steps = bind_integer(L, 2, "steps", 2);
     if (steps < 1 || steps > INT32_MAX) bind_error(L, "steps: expected at least 1");
-    const Network *network = box->parent[0]->content;
     Device *device = box->parent[1]->content;
     AllocKind kind = bind_allocator(L, 2);
     size_t limit = bind_bytes(L, 2, "memory");
-    Program *programs[BOX_PARENTS];
-    int n = predicted_programs(L, programs);
-    int (*walk)(const Network *, Program *const *, int, AllocKind, Device *, size_t, int, Prediction *, Err *) =
-        bind_boolean(L, 2, "turns", false) ? predict_turns : predict;
-    if (walk(network, programs, n, kind, device, limit, (int)steps, &found, &e)) return bind_fail(L, &e);
+    Job jobs[BOX_PARENTS];
+    int n_calls, n = predicted_jobs(L, jobs);
+    const Call *calls = predicted_calls(L, jobs, n, &n_calls);
+    if (predict(jobs, n, kind, device, limit, calls, n_calls, (int)steps, &found, &e)) return bind_fail(L, &e);
     lua_createtable(L, 0, 7);
     bind_set_integer(L, "lower_bound", (lua_Integer)found.lower_bound);
     bind_set_integer(L, "allocated", (lua_Integer)found.allocated);
@@ -399,7 +448,7 @@ static int predict_program(lua_State *L) {
     bind_set_integer(L, "host", (lua_Integer)found.host);
     bind_set_boolean(L, "fits", found.fits);
     if (!found.fits) bind_set_string(L, "reason", found.reason.text);
-    bind_push_peak(L, &found.peak, box->content);
+    bind_push_peak(L, &found.peak, jobs[found.peak.program].program);
     lua_setfield(L, -2, "peak");
     return 1;
 }
@@ -412,4 +461,6 @@ void bind_open_program(lua_State *L) {
         {"optimizer_bytes", optimizer_bytes}, {NULL, NULL}};
     bind_type(L, BOX_PROGRAM, methods);
     luaL_setfuncs(L, functions, 0);
+    lua_pushinteger(L, BOX_PARENTS); /* the most programs of one runtime */
+    lua_setfield(L, -2, "most_programs");
 }

@@ -10,9 +10,8 @@
 /* The programs are borrowed from their boxes, which keep device and networks alive. */
 typedef struct Running {
     Runtime *r;
-    const Program *program[BOX_PARENTS];
-    const Network *network[BOX_PARENTS]; /* of each program */
-    int n, last; /* number of programs; index of the one that ran last */
+    Job job[BOX_PARENTS];
+    int n; /* number of jobs */
 } Running;
 
 static void release_runtime(void *content) {
@@ -29,8 +28,7 @@ Runtime *bind_runtime(lua_State *L, int index) { return ((Running *)bind_get(L, 
  * The programs must belong to one device; parameters with the same name are shared. */
 static int new_runtime(lua_State *L) {
     Err e;
-    Program *programs[BOX_PARENTS];
-    const Network *networks[BOX_PARENTS];
+    Job jobs[BOX_PARENTS];
     const Box *first = NULL;
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
@@ -43,8 +41,7 @@ static int new_runtime(lua_State *L) {
     for (int i = 0; i < (int)count; i++) {
         const Box *program = bind_box(L, 3 + i, BOX_PROGRAM);
         bind_borrow(L, box, 3 + i, BOX_PROGRAM);
-        programs[i] = program->content;
-        networks[i] = program->parent[0]->content;
+        jobs[i] = (Job){program->parent[0]->content, program->content};
         if (i == 0) first = program;
         else if (program->parent[1] != first->parent[1])
             return bind_error(L, "programs of one runtime belong to one device");
@@ -55,10 +52,9 @@ static int new_runtime(lua_State *L) {
     Running *run = mem_new(sizeof *run);
     if (!run) return bind_error(L, "out of host memory");
     run->n = (int)count;
-    for (int i = 0; i < run->n; i++) run->program[i] = programs[i];
-    for (int i = 0; i < run->n; i++) run->network[i] = networks[i];
+    memcpy(run->job, jobs, (size_t)run->n * sizeof *jobs);
     Device *device = first->parent[1]->content;
-    if (runtime_open(device, kind, limit, networks[0], programs, run->n, seed, fail_at, &run->r, &e)) {
+    if (runtime_open(device, kind, limit, jobs, run->n, seed, fail_at, &run->r, &e)) {
         mem_free(run);
         return bind_fail(L, &e);
     }
@@ -230,7 +226,9 @@ static int push_input(lua_State *L, const Network *n, int k) {
     return lua_gettop(L);
 }
 
-static Feed feed_from(lua_State *L, const Network *n, const Program *p) {
+static Feed feed_from(lua_State *L, const Job *job) {
+    const Network *n = job->net;
+    const Program *p = job->program;
     Feed f = {.program = p};
     int64_t samples = 0;
     for (int k = 0; k < p->n_inputs; k++) {
@@ -267,8 +265,7 @@ static int step(lua_State *L) {
     lua_settop(L, 4);
     Running *run = running(L);
     int which = which_program(L, run, 2);
-    Feed feed = feed_from(L, run->network[which], run->program[which]);
-    run->last = which;
+    Feed feed = feed_from(L, &run->job[which]);
     bool more = feed.loader[0] && lua_toboolean(L, 4);
     if (runtime_step(run->r, which, feed_step, &feed, more, &found, &e)) return bind_fail(L, &e);
     lua_pushnumber(L, (lua_Number)found.loss);
@@ -279,10 +276,10 @@ static int step(lua_State *L) {
 
 /* ---- the parts of a step */
 
-static const Program *program_in_parts(lua_State *L, int which) {
+static const Job *job_in_parts(lua_State *L, int which) {
     const Running *run = running(L);
-    if (!run->program[which]->parts) bind_error(L, "the program runs whole steps: it was compiled without parts");
-    return run->program[which];
+    if (!run->job[which].program->parts) bind_error(L, "the program runs whole steps: it was compiled without parts");
+    return &run->job[which];
 }
 
 static int run_part(lua_State *L, StepPart part, bool fresh, FeedFn *feed, void *arg) {
@@ -290,7 +287,6 @@ static int run_part(lua_State *L, StepPart part, bool fresh, FeedFn *feed, void 
     StepResult found;
     Running *run = running(L);
     const int which = which_program(L, run, 2);
-    run->last = which;
     if (runtime_part(run->r, which, part, fresh, feed, arg, &found, &e)) return bind_fail(L, &e);
     lua_pushnumber(L, (lua_Number)found.loss);
     lua_pushnumber(L, found.seconds);
@@ -303,30 +299,32 @@ static int forward(lua_State *L) {
     lua_settop(L, 4);
     const Running *run = running(L);
     const int which = which_program(L, run, 2);
-    Feed feed = feed_from(L, run->network[which], program_in_parts(L, which));
+    Feed feed = feed_from(L, job_in_parts(L, which));
     return run_part(L, PART_FORWARD, false, feed_step, &feed);
 }
 
 /* runtime:backward(which, fresh) -> the loss again, seconds. fresh: gradients are made, not added to */
 static int backward(lua_State *L) {
     lua_settop(L, 3);
-    program_in_parts(L, which_program(L, running(L), 2));
+    job_in_parts(L, which_program(L, running(L), 2));
     return run_part(L, PART_BACKWARD, lua_toboolean(L, 3), NULL, NULL);
 }
 
 /* runtime:update(which) -> the loss again, seconds, skipped */
 static int update(lua_State *L) {
     lua_settop(L, 2);
-    program_in_parts(L, which_program(L, running(L), 2));
+    job_in_parts(L, which_program(L, running(L), 2));
     return run_part(L, PART_UPDATE, false, NULL, NULL);
 }
 
 /* ---- looking and changing */
 
-/* runtime:read(name, which) -> {numbers in PyTorch's order}, shape: of a buffer of program `which` (nil: 1) */
+/* runtime:read(name, which, as_batch) -> {numbers in PyTorch's order}, shape: of a buffer of program `which` (nil: 1);
+ * as_batch: a batch of them instead of the table */
 static int read_values(lua_State *L) {
     Err e;
     Shape shape;
+    lua_settop(L, 4);
     const Running *run = running(L);
     const char *name = bind_text_at(L, 2, "read: name");
     int which = which_program(L, run, 3);
@@ -334,6 +332,10 @@ static int read_values(lua_State *L) {
     bool integers = !dtype_is_float(runtime_type(run->r, which, name));
     Batch *batch = bind_batch_new(L, shape, integers);
     if (runtime_read(run->r, which, name, batch->values, &e)) return bind_fail(L, &e);
+    if (lua_toboolean(L, 4)) {
+        bind_push_shape(L, &shape);
+        return 2;
+    }
     lua_createtable(L, batch->count < INT32_MAX ? (int)batch->count : 0, 0);
     for (int64_t i = 0; i < batch->count; i++) {
         if (integers) lua_pushinteger(L, ((int32_t *)batch->values)[i]);
@@ -388,7 +390,7 @@ static int memory(lua_State *L) {
     bind_set_integer(L, "host", (lua_Integer)runtime_host_bytes(run->r));
     bind_push_categories(L, l->category);
     lua_setfield(L, -2, "categories");
-    bind_push_peak(L, &l->peak, run->program[run->last]);
+    bind_push_peak(L, &l->peak, run->job[l->peak.program].program);
     lua_setfield(L, -2, "peak");
     return 1;
 }

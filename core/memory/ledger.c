@@ -16,6 +16,7 @@ static void see_peak(Ledger *l) {
     p->held = l->held;
     p->used = l->used;
     p->mark = l->mark;
+    p->program = l->program;
     memcpy(p->category, l->category, sizeof p->category);
     p->category[CAT_OTHER] += l->held - l->used;
 }

@@ -17,7 +17,7 @@ typedef struct LedgerPeak {
     size_t held;                 /* bytes */
     size_t category[CAT_COUNT];  /* bytes; they sum to held, since CAT_OTHER has held - used, too */
     size_t used;                 /* bytes of tensors at that instant */
-    int mark;                    /* Ledger.mark at that instant */
+    int mark, program;           /* Ledger.mark and .program at that instant */
 } LedgerPeak;
 
 typedef struct Ledger {
@@ -26,7 +26,7 @@ typedef struct Ledger {
     size_t limit;                /* the most bytes that may be held; 0: what the device has */
     size_t requests;             /* calls of ledger_take so far */
     size_t fail_at;              /* the request that fails, counted from 1; 0: none */
-    int mark;                    /* set by the runtime: the op that runs; -1 outside of ops */
+    int mark, program;           /* set by the runtime: the op that runs, -1 outside of ops; whose it is */
     LedgerPeak peak;
 } Ledger;
 

@@ -38,23 +38,29 @@ static int slot_of(Runtime *r, const Buf *buf) {
     int known = names_find(&r->slot_names, buf->name, slot_name, r);
     if (known >= 0) return known;
     Slot *s = &r->slots[r->n_slots];
-    *s = (Slot){.buf = buf, .param = -1, .master = -1, .offset = r->persistent};
+    *s = (Slot){.buf = buf, .master = -1, .offset = r->persistent};
     if (!names_add(&r->slot_names, r->n_slots, slot_name, r)) return -1;
     r->persistent += align_up(buf->bytes, r->device->table->alignment);
     return r->n_slots++;
 }
 
-/* Tells the slots of a program's parameters, and of their masters, which of the runtime's network's parameters they
- * are: programs of other networks number theirs otherwise. Whole numbers are not drawn, so they need no parameter. */
-static void link_params(Runtime *r, const Program *p, const int *slot) {
-    for (int i = 0; i < p->n_params; i++) {
-        const ParamBufs *of = &p->params[i];
-        Slot *weight = &r->slots[slot[of->weight]];
+/* Tells the slots of a program's parameters, and of their masters, which parameters they are: those of the first network
+ * that has them. before: the number of parameters of the networks before the program's. Whole numbers are not drawn, so
+ * they need no parameter. */
+static void link_params(Runtime *r, const Loaded *l, int before) {
+    for (int i = 0; i < l->p->n_params; i++) {
+        const ParamBufs *of = &l->p->params[i];
+        Slot *weight = &r->slots[l->slot[of->weight]];
         if (weight->buf->dtype == DT_I32) continue;
-        weight->param = network_find_param(r->net, weight->buf->name);
+        const int number = weight->param ? -1 : network_find_param(l->net, weight->buf->name);
+        if (number >= 0) {
+            weight->param = &l->net->params[number];
+            weight->number = before + number;
+        }
         if (of->master == NO_BUF) continue;
-        weight->master = slot[of->master];
-        r->slots[weight->master].param = weight->param;
+        Slot *master = &r->slots[weight->master = l->slot[of->master]];
+        master->param = weight->param;
+        master->number = weight->number;
     }
 }
 
@@ -90,10 +96,12 @@ static int load_host(Runtime *r, Loaded *l, Err *e) {
     return OK;
 }
 
-static int load(Runtime *r, Loaded *l, const Program *p, Err *e) {
+static int load(Runtime *r, Loaded *l, const Job *job, int params_before, Err *e) {
+    const Program *p = job->program;
     size_t n = (size_t)p->n_bufs, ops = (size_t)p->n_ops;
     assert(!p->failed && p->micro_batches >= 1 && p->body_end <= p->n_ops);
     l->p = p;
+    l->net = job->net;
     l->section[SECTION_FIRST] = (Section){0, p->micro_batches == 1 ? p->n_ops : p->body_end, false, NULL};
     l->section[SECTION_LATER] = (Section){0, p->body_end, false, NULL};
     l->section[SECTION_UPDATE] = (Section){p->body_end, p->n_ops, false, NULL};
@@ -123,7 +131,7 @@ static int load(Runtime *r, Loaded *l, const Program *p, Err *e) {
                        buf->name, dtype_name(first->dtype), shape_text(&first->shape, one), dtype_name(buf->dtype),
                        shape_text(&buf->shape, two));
     }
-    link_params(r, p, l->slot);
+    link_params(r, l, params_before);
     index_events(l, false, l->start_at, l->start);
     index_events(l, true, l->end_at, l->end);
     return r->device->table->dry ? OK : load_host(r, l, e);
@@ -144,33 +152,33 @@ static int open_memory(Runtime *r, AllocKind kind, Err *e) {
     return code;
 }
 
-static int open_all(Runtime *r, AllocKind kind, Program *const *programs, int n_programs, Err *e) {
-    int code = OK, slots = 0;
-    for (int i = 0; i < n_programs; i++) slots += programs[i]->n_bufs;
+static int open_all(Runtime *r, AllocKind kind, const Job *jobs, int n_jobs, Err *e) {
+    int code = OK, slots = 0, params = 0;
+    for (int i = 0; i < n_jobs; i++) slots += jobs[i].program->n_bufs;
     r->slots = mem_new((size_t)slots * sizeof *r->slots);
-    r->loaded = mem_new((size_t)n_programs * sizeof *r->loaded);
+    r->loaded = mem_new((size_t)n_jobs * sizeof *r->loaded);
     if (!r->slots || !r->loaded) return no_memory(e);
-    r->n_loaded = n_programs;
-    for (int i = 0; i < n_programs && !code; i++) code = load(r, &r->loaded[i], programs[i], e);
+    r->n_loaded = n_jobs;
+    for (int i = 0; i < n_jobs && !code; params += jobs[i++].net->n_params)
+        code = load(r, &r->loaded[i], &jobs[i], params, e);
     if (!code) code = open_memory(r, kind, e);
     if (!code && !r->device->table->dry) code = runtime_first_values(r, e);
     return code;
 }
 
-int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *net, Program *const *programs,
-                 int n_programs, uint64_t seed, size_t fail_at, Runtime **out, Err *e) {
-    assert(n_programs >= 1);
+int runtime_open(Device *device, AllocKind kind, size_t limit, const Job *jobs, int n_jobs, uint64_t seed,
+                 size_t fail_at, Runtime **out, Err *e) {
+    assert(n_jobs >= 1);
     Runtime *r = mem_new(sizeof *r);
     if (!r) return no_memory(e);
     r->device = device;
-    r->net = net;
     r->seed = seed;
     ledger_open(&r->ledger, device, limit);
     r->ledger.fail_at = fail_at;
     r->ledger.mark = -1;
     /* a recording holds addresses, which differ from step to step with the other allocators */
     r->records = kind == ALLOC_PLANNED && device->table->record;
-    int code = open_all(r, kind, programs, n_programs, e);
+    int code = open_all(r, kind, jobs, n_jobs, e);
     if (code) runtime_close(r);
     else *out = r;
     return code;
@@ -213,4 +221,6 @@ size_t runtime_host_bytes(const Runtime *r) { return r->host_bytes; }
 size_t runtime_empty_cache(Runtime *r) { return allocator_empty_cache(r->alloc); }
 void runtime_reset_peak(Runtime *r) { ledger_reset_peak(&r->ledger); }
 uint64_t runtime_state(const Runtime *r) { return allocator_state(r->alloc); }
-const Placement *runtime_placement(const Runtime *r, int which) { return &r->loaded[which].place; }
+size_t runtime_lower_bound(const Runtime *r, int which) {
+    return r->persistent + r->loaded[which].place.plan.lower_bound;
+}

@@ -17,13 +17,17 @@ typedef struct StepResult {
     bool skipped;     /* the loss scaler found an overflow: no update was made */
 } StepResult;
 
-/* Opens programs, at least one, that share persistent buffers by name (a training and an evaluation program, say).
- * Device, network and programs are borrowed. limit: bytes of the device, 0: none; fail_at: see Ledger. Parameters are
- * drawn from `seed` (PyTorch's initialisation). ERR_OOM: the limit, or the device's memory, is too small;
+/* What a runtime is opened for: a program, and the network that it was compiled from. */
+typedef struct Job { const Network *net; const Program *program; } Job;
+
+/* Opens jobs, at least one, whose programs share persistent buffers by name (a training and an evaluation, say, or a
+ * GAN's two trainings). Device, networks and programs are borrowed. limit: bytes of the device, 0: none; fail_at: see
+ * Ledger. Parameters are drawn from `seed` (PyTorch's initialisation), by their numbers in the first network that has
+ * them, counted on from one network to the next. ERR_OOM: the limit, or the device's memory, is too small;
  * ERR_HOST_MEMORY; ERR_SCRIPT: a program has no ops, or programs share a buffer that differs in type or shape;
  * ERR_DEVICE. */
-int runtime_open(Device *device, AllocKind kind, size_t limit, const Network *net, Program *const *programs,
-                 int n_programs, uint64_t seed, size_t fail_at, Runtime **out, Err *e);
+int runtime_open(Device *device, AllocKind kind, size_t limit, const Job *jobs, int n_jobs, uint64_t seed,
+                 size_t fail_at, Runtime **out, Err *e);
 void runtime_close(Runtime *r); /* NULL is allowed */
 /* Closes it, too. ERR_INTERNAL: the ledger is not at zero after everything was given back. */
 int runtime_close_checked(Runtime *r, Err *e);
@@ -32,18 +36,20 @@ int runtime_close_checked(Runtime *r, Err *e);
  * with this feed, which may then be asked for its first micro-batch while the device works. ERR_OOM and errors of the
  * device name the op; after an error the step's memory is given back. ERR_SCRIPT: a label or index is out of bounds. */
 int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e);
-/* A part of a step of program `which`, which was compiled for that. FORWARD takes the values of a batch and gives the
- * loss; BACKWARD comes after it, once, and makes the gradients (fresh) or adds to them; UPDATE takes them. What another
- * step or a forward pass does between FORWARD and BACKWARD takes the place of what the latter would read: ERR_SCRIPT. */
-typedef enum StepPart { PART_FORWARD, PART_BACKWARD, PART_UPDATE } StepPart;
+/* A part of a step of program `which`, which was compiled for that; WHOLE is all of it, and none of these. FORWARD takes
+ * the values of a batch and gives the loss; BACKWARD comes after it, once, and makes the gradients (fresh) or adds to
+ * them; UPDATE takes them. What another step or a forward pass does between FORWARD and BACKWARD takes the place of what
+ * the latter would read: ERR_SCRIPT. */
+typedef enum StepPart { PART_WHOLE, PART_FORWARD, PART_BACKWARD, PART_UPDATE } StepPart;
 int runtime_part(Runtime *r, int which, StepPart part, bool fresh, FeedFn *feed, void *arg, StepResult *out, Err *e);
 const Ledger *runtime_ledger(const Runtime *r);
 /* Bytes of host memory that the programs offload to (pinned, on a GPU). The ledger counts the device's only. */
 size_t runtime_host_bytes(const Runtime *r);
+/* No placement of program `which` needs fewer bytes, with the persistent buffers of all. */
+size_t runtime_lower_bound(const Runtime *r, int which);
 size_t runtime_empty_cache(Runtime *r); /* bytes given back to the device */
 void runtime_reset_peak(Runtime *r);
 uint64_t runtime_state(const Runtime *r); /* see allocator_state */
-const Placement *runtime_placement(const Runtime *r, int which); /* borrowed */
 
 /* Reads or writes a persistent buffer by name ("0.weight"), or reads what the last step of program `which` kept
  * ("0.weight.grad", "5.y"), as fp32 (whole numbers: int32) in PyTorch's order. values: as many as the shape has
@@ -66,21 +72,20 @@ int runtime_write_bytes(Runtime *r, int i, const void *bytes, Err *e);
 uint32_t runtime_updates(const Runtime *r); /* steps made */
 void runtime_set_updates(Runtime *r, uint32_t updates);
 
-/* What a run of `steps` steps of the first program will need, in a runtime of all programs; all in bytes. */
+/* What a run of `rounds` equal rounds will need, each of them the n_calls calls one after the other, in a runtime of all
+ * jobs; all in bytes. The training of one network is the round of one call: a whole step of its program. */
+typedef struct Call { int which; StepPart part; } Call;
 typedef struct Prediction {
     LedgerPeak peak;
-    size_t lower_bound;  /* no placement of this program can be lower; 0 if nothing could be opened */
-    size_t allocated, reserved; /* the ledger's `used` and `held` after the last step */
+    size_t lower_bound;  /* no placement of the called programs can be lower; 0 if nothing could be opened */
+    size_t allocated, reserved; /* the ledger's `used` and `held` after the last round */
     size_t host;         /* runtime_host_bytes */
     bool fits;           /* false: it runs out of memory at the limit; reason says where */
     Err reason;
 } Prediction;
-/* `device` is asked for workspace and alignment only: nothing is allocated on it. Errors as runtime_open and
- * runtime_step, except ERR_OOM. */
-int predict(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device, size_t limit,
-            int steps, Prediction *out, Err *e);
-/* The same if each step runs all programs once, in their order. */
-int predict_turns(const Network *net, Program *const *programs, int n_programs, AllocKind kind, Device *device,
-                  size_t limit, int steps, Prediction *out, Err *e);
+/* `device` is asked for workspace and alignment only: nothing is allocated on it. Errors as runtime_open, runtime_step
+ * and runtime_part, except ERR_OOM. */
+int predict(const Job *jobs, int n_jobs, AllocKind kind, Device *device, size_t limit, const Call *calls, int n_calls,
+            int rounds, Prediction *out, Err *e);
 
 #endif

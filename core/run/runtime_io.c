@@ -27,12 +27,12 @@ static void draw_four(const Param *param, Philox x, float *four) {
     }
 }
 
-/* The n first values of parameter `index`; a weight and its fp32 master get the same. */
-static void draw(const Param *param, int index, uint64_t seed, float *values, int64_t n) {
+/* The n first values of the parameter with that number; a weight and its fp32 master get the same. */
+static void draw(const Param *param, int number, uint64_t seed, float *values, int64_t n) {
     float four[4];
     int64_t row = n / param->shape.dim[0];
     for (int64_t i = 0; i < n; i += 4) {
-        draw_four(param, philox(seed, RNG_INIT, (uint32_t)index, 0, (uint64_t)(i / 4)), four);
+        draw_four(param, philox(seed, RNG_INIT, (uint32_t)number, 0, (uint64_t)(i / 4)), four);
         memcpy(&values[i], four, (size_t)min_i64(4, n - i) * sizeof *four);
     }
     if (param->zero_row) memset(&values[(param->zero_row - 1) * row], 0, (size_t)row * sizeof *values);
@@ -43,8 +43,8 @@ static int first_value(Runtime *r, const Slot *s, Err *e) {
     int64_t n = shape_elements(&b->shape);
     float *values = mem_new((size_t)n * sizeof *values);
     if (!values) return no_memory(e);
-    if (s->param >= 0) draw(&r->net->params[s->param], s->param, r->seed, values, n);
-    for (int64_t i = 0; i < n && s->param < 0 && b->first != 0.0f; i++) values[i] = b->first;
+    if (s->param) draw(s->param, s->number, r->seed, values, n);
+    for (int64_t i = 0; i < n && !s->param && b->first != 0.0f; i++) values[i] = b->first;
     if (b->constant) memcpy(values, b->constant, (size_t)n * CONSTANT_BYTES);
     int code = put_values(r, b, s->block.data, values, e);
     mem_free(values);
@@ -166,8 +166,12 @@ int runtime_save_kept(Runtime *r, Loaded *l, Err *e) {
 
 /* By name; a parameter also by its second one. NULL: there is none. */
 static const Slot *find_slot(const Runtime *r, const char *name) {
-    int param = network_find_param(r->net, name);
-    if (param >= 0) name = r->net->params[param].name;
+    int param = -1;
+    for (int k = 0; k < r->n_loaded && param < 0; k++) {
+        const Network *net = r->loaded[k].net;
+        param = network_find_param(net, name);
+        if (param >= 0) name = net->params[param].name;
+    }
     for (int i = 0; i < r->n_slots; i++)
         if (!strcmp(r->slots[i].buf->name, name)) return &r->slots[i];
     return NULL;

@@ -8,8 +8,9 @@
 /* A persistent buffer, shared by all programs that have one of that name. */
 typedef struct Slot {
     const Buf *buf;   /* in the first program that has it */
-    int param;        /* the parameter of the runtime's network that it is, or is the master of; -1: its first values are
-                       * Buf.first or Buf.constant */
+    const Param *param; /* the parameter that it is, or is the master of; NULL: its first values are Buf.first or
+                         * Buf.constant */
+    int number;       /* of that parameter among those of all networks */
     int master;       /* of a weight: its master's slot, or -1 */
     size_t offset;    /* bytes from the arena's start */
     Block block;
@@ -36,6 +37,7 @@ enum { STAGE_ALIGNMENT = 64 };
 /* A program bound to the runtime's memory. */
 typedef struct Loaded {
     const Program *p;
+    const Network *net;
     Placement place;
     Life *life;
     int *slot;        /* by buffer: its Slot, or -1 */
@@ -58,7 +60,6 @@ struct Runtime {
     Device *device;
     Ledger ledger;
     Allocator *alloc;
-    const Network *net;
     uint64_t seed;
     bool records;     /* sections may be recorded: their addresses are the same in every step */
     uint32_t updates; /* training steps made */

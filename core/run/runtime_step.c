@@ -169,6 +169,7 @@ int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, Step
     assert(which >= 0 && which < r->n_loaded);
     Loaded *l = &r->loaded[which];
     StepResult result = {0, 0, false};
+    r->ledger.program = which;
     end_parts(r);
     int code = run_scaled(r, l, whole_step, feed, arg, more, &result, e);
     if (code) {
@@ -201,13 +202,14 @@ static int update_part(Runtime *r, Loaded *l, FeedFn *feed, void *arg, bool more
 }
 
 int runtime_part(Runtime *r, int which, StepPart part, bool fresh, FeedFn *feed, void *arg, StepResult *out, Err *e) {
-    assert(which >= 0 && which < r->n_loaded && r->loaded[which].p->parts);
+    assert(which >= 0 && which < r->n_loaded && r->loaded[which].p->parts && part != PART_WHOLE);
     Loaded *l = &r->loaded[which];
     StepResult result = {0, 0, false};
     int code = OK;
     if (part == PART_BACKWARD && (r->in_parts != l || !r->forward_ran))
         return err_set(e, ERR_SCRIPT, "backward: no forward pass has run since the last backward pass, or a step or an "
                                       "evaluation ran between them");
+    r->ledger.program = which;
     if (r->in_parts != l || part == PART_FORWARD) end_parts(r);
     r->in_parts = l;
     r->forward_ran = part == PART_FORWARD;

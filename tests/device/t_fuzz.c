@@ -271,7 +271,7 @@ static int set_budget(Device *cpu, const Network *net, Settings *s, Err *e) {
     if (s->checkpoint != CHECKPOINT_BUDGET) return OK;
     s->checkpoint = CHECKPOINT_NONE;
     int code = compile(net, s, cpu, NULL, NULL, &p, e);
-    if (!code) code = predict(net, &p, 1, ALLOC_PLANNED, cpu, 0, 1, &most, e);
+    if (!code) code = predict(&(Job){net, p}, 1, ALLOC_PLANNED, cpu, 0, &(Call){0, PART_WHOLE}, 1, 1, &most, e);
     program_free(p);
     s->checkpoint = CHECKPOINT_BUDGET;
     s->budget = code ? 1 : most.peak.held - (size_t)below((int)(most.peak.held / 4));
@@ -312,7 +312,7 @@ static bool one(Device *cpu, int i, int *refused) {
         Program *p = NULL;
         Prediction found;
         code = compile(net, &s, cpu, NULL, NULL, &p, &e);
-        if (!code) code = predict(net, &p, 1, ALLOC_PLANNED, cpu, 0, 1, &found, &e);
+        if (!code) code = predict(&(Job){net, p}, 1, ALLOC_PLANNED, cpu, 0, &(Call){0, PART_WHOLE}, 1, 1, &found, &e);
         if (!code && found.peak.held > s.budget)
             code = err_set(&e, ERR_INTERNAL, "budget %zu, peak %zu", s.budget, found.peak.held);
         program_free(p);

@@ -236,7 +236,7 @@ static double loss_at(const Network *net, Program *p, int k, const float *direct
     int64_t n = shape_elements(&param->shape);
     char name[BUF_NAME];
     float *w = calloc((size_t)n, sizeof *w);
-    int code = !w || runtime_open(cpu, ALLOC_DIRECT, 0, net, &p, 1, 3, 0, &r, &e);
+    int code = !w || runtime_open(cpu, ALLOC_DIRECT, 0, &(Job){net, p}, 1, 3, 0, &r, &e);
     if (!code) code = runtime_read(r, 0, param->name, w, &e);
     for (int64_t i = 0; !code && i < n; i++) w[i] += (float)(by * direction[i]);
     if (!code) code = runtime_write(r, param->name, w, &e);

@@ -124,7 +124,7 @@ static Trained train(Device *d, const char *text, const Settings *s) {
     StepResult step;
     Network *net = net_new(text, "CrossEntropyLoss", shape4(2, 3, 12, 12), &t.err);
     t.code = net ? compile(net, s, d, NULL, NULL, &p, &t.err) : t.err.code;
-    if (!t.code) t.code = runtime_open(d, s->allocator, 0, net, &p, 1, 7, 0, &r, &t.err);
+    if (!t.code) t.code = runtime_open(d, s->allocator, 0, &(Job){net, p}, 1, 7, 0, &r, &t.err);
     for (int i = 0; i < STEPS && !t.code; i++) {
         t.code = runtime_step(r, 0, net_feed, p, false, &step, &t.err);
         t.loss[i] = step.loss;

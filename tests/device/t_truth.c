@@ -77,7 +77,7 @@ static void evaluation_budget(const Network *net) {
     Err e = {0, ""};
     s.eval = true;
     int code = compile(net, &s, device, NULL, NULL, &p, &e);
-    if (!code) code = predict(net, &p, 1, ALLOC_PLANNED, device, 0, 1, &need, &e);
+    if (!code) code = predict(&(Job){net, p}, 1, ALLOC_PLANNED, device, 0, &(Call){0, PART_WHOLE}, 1, 1, &need, &e);
     program_free(p);
     s.checkpoint = CHECKPOINT_BUDGET;
     for (int less = 0; less < 2 && !code; less++) {
@@ -98,7 +98,7 @@ static size_t sequence_bytes(const char *net, int64_t steps, Err *e) {
     Prediction found;
     Network *n = net_new(net, "CrossEntropyLoss", shape3(2, steps, 8), e);
     int code = n ? compile(n, &s, device, NULL, NULL, &p, e) : e->code;
-    if (!code) code = predict(n, &p, 1, ALLOC_DIRECT, device, 0, 1, &found, e);
+    if (!code) code = predict(&(Job){n, p}, 1, ALLOC_DIRECT, device, 0, &(Call){0, PART_WHOLE}, 1, 1, &found, e);
     program_free(p);
     network_free(n);
     return code ? 0 : found.peak.category[CAT_ACTIVATIONS];
@@ -134,7 +134,7 @@ static void nan_shows(void) {
                  act);
         Network *net = net_new(text, "CrossEntropyLoss", shape4(2, 3, 12, 12), &e);
         int code = net ? compile(net, &s, device, NULL, NULL, &p, &e) : e.code;
-        if (!code) code = runtime_open(device, ALLOC_PLANNED, 0, net, &p, 1, 1, 0, &r, &e);
+        if (!code) code = runtime_open(device, ALLOC_PLANNED, 0, &(Job){net, p}, 1, 1, 0, &r, &e);
         if (!code) code = runtime_write(r, "0.weight", w, &e);
         if (!code) code = runtime_step(r, 0, net_feed, p, false, &step, &e);
         if (!ok(!code && isnan(step.loss), "%s in %s lets a NaN through", act, precision_info(s.precision)->text))
@@ -184,7 +184,7 @@ static int whole(Err *e) {
     Network *net = net_new(NET_MIXED, "CrossEntropyLoss", shape4(2, 3, 12, 12), e);
     int code = net ? OK : e->code;
     if (!code) code = compile(net, &s, device, NULL, NULL, &p, e);
-    if (!code) code = predict(net, &p, 1, ALLOC_CACHING, device, 0, 1, &guess, e);
+    if (!code) code = predict(&(Job){net, p}, 1, ALLOC_CACHING, device, 0, &(Call){0, PART_WHOLE}, 1, 1, &guess, e);
     if (!code) {
         Outcome o = truth_run(device, net, p, ALLOC_CACHING, 0, 0);
         code = o.code ? err_set(e, o.code, "%s", o.err.text) : OK;

@@ -13,7 +13,7 @@ static Outcome truth_run(Device *device, const Network *net, Program *p, AllocKi
     Outcome o = {{0}, {0, 0}, 0, 0, 0, 0, {0, ""}};
     Runtime *r = NULL;
     StepResult step = {0, 0, false};
-    o.code = runtime_open(device, kind, limit, net, &p, 1, 7, fail_at, &r, &o.err);
+    o.code = runtime_open(device, kind, limit, &(Job){net, p}, 1, 7, fail_at, &r, &o.err);
     for (int i = 0; i < 2 && !o.code; i++) {
         o.code = runtime_step(r, 0, net_feed, p, false, &step, &o.err);
         o.loss[i] = step.loss;
@@ -55,7 +55,7 @@ static int check_limit(Device *device, const Network *net, Program *p, const Set
     Outcome at = truth_run(device, net, p, s->allocator, peak, 0);
     Outcome below = truth_run(device, net, p, s->allocator, peak - 1, 0);
     if (at.code) return err_set(e, at.code, "with exactly the prediction: %s", at.err.text);
-    int code = predict(net, &p, 1, s->allocator, device, peak - 1, 2, &under, e);
+    int code = predict(&(Job){net, p}, 1, s->allocator, device, peak - 1, &(Call){0, PART_WHOLE}, 1, 2, &under, e);
     if (code) return code;
     if (under.fits != (below.code == OK))
         return err_set(e, ERR_INTERNAL, "one byte less: predicted %d, found %d", under.fits, below.code);
@@ -71,7 +71,7 @@ static int truth_check(Device *device, const Network *net, const Settings *s, bo
     Prediction guess;
     int code = compile(net, s, device, NULL, NULL, &p, e);
     if (code) return code;
-    code = predict(net, &p, 1, s->allocator, device, 0, 2, &guess, e);
+    code = predict(&(Job){net, p}, 1, s->allocator, device, 0, &(Call){0, PART_WHOLE}, 1, 2, &guess, e);
     if (!code) {
         Outcome o = truth_run(device, net, p, s->allocator, 0, 0);
         if (o.code) code = err_set(e, o.code, "%s", o.err.text);

@@ -18,7 +18,7 @@ end
 
 local function prepared(one) return cell.compile(cell.build(one)) end
 
-for _, name in ipairs{"article", "batch_by_precision", "checkpoint_frontier", "freeze", "mnist_cnn", "networks",
+for _, name in ipairs{"article", "batch_by_precision", "checkpoint_frontier", "distill", "freeze", "gan", "mnist_cnn", "networks",
   "llama", "offload", "optimizers", "peers", "vae", "vgg16_memory", "vit"} do
   for _, one in ipairs(cells(name)) do
     local found = prepared(one).prediction

@@ -124,7 +124,8 @@ tap.near(3 * sides:step("a", {1, 2}, {1}), sides:step("b", {1, 2}, {1}), 1e-5, "
 sides:close()
 tap.raises('did you mean "judge"', "an unknown program", fresh.step, fresh, "juge", {}, {})
 tap.raises("its outputs are not kept", "outputs of a trained program", fresh.outputs, fresh, "judge", {})
-tap.raises("the first program must have all parameters", "parameters that the first one lacks", mt.joint, {programs = {
+tap.raises("a and b both have a parameter weight, which would be one parameter, but they have no layer in common"
+  , "layers that have the same name by chance", mt.joint, {programs = {
   {name = "a", model = nn.Linear(2, 2), input = {2}}, {name = "b", model = nn.Linear(3, 3), input = {3}}}})
 tap.raises("name: expected a name", "a program without a name", mt.joint, {programs = {{model = nn.Linear(2, 2)}}})
 tap.is(select(3, mt.joint{batch = BATCH, memory = 1000, programs = {

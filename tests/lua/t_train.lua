@@ -1,6 +1,7 @@
 -- Real training: a network learns the generated digits, an LSTM and a GPT learn a text by heart, a GAN's losses stay
--- finite and its samples change, a frozen network is fine-tuned. Short, unless TRAIN is "full" (make train-check).
+-- finite, a student learns from its teacher, a frozen network is fine-tuned. Short, unless TRAIN is "full" (make train-check).
 local tap = dofile "tests/tap.lua"
+local cell = require "memtide.net.cell"
 local digits = require "memtide.digits"
 local mt = require "memtide"
 
@@ -36,11 +37,17 @@ local gpt = run("gpt", full and 250 or 60)
 tap.ok(gpt < (full and 0.1 or 2), ("the GPT knows its text%s: loss %.4f"):format(full and "" or " in part", gpt))
 
 -- ---- the GAN
-local losses, good = run("gan", folder, full and 200 or 6), true
-for _, pair in ipairs(losses) do
-  for _, loss in ipairs(pair) do good = good and loss == loss and math.abs(loss) < 100 end
+local function trained(name, ...)
+  return cell.run(cell.compile(cell.build(run(name, ...):cells()[1])), function() end)
 end
-tap.ok(good and #losses == (full and 200 or 6), "the GAN's losses are finite")
+local gan, good = trained("gan", folder, full and 200 or 6), true
+for _, loss in ipairs(gan.losses) do good = good and loss == loss and math.abs(loss) < 100 end
+tap.ok(gan.status == "ok" and good and #gan.losses == (full and 200 or 6), "the GAN's losses are finite")
+
+-- ---- distillation
+local losses = trained("distill", folder).losses
+tap.ok(losses[#losses] < losses[1] / 4, ("the student learns what the teacher answers: loss %.4f, from %.4f"):format(
+  losses[#losses], losses[1]))
 
 -- ---- fine-tuning
 local before, after, peak, less = run("fine_tune", folder, full and 3 or 8)

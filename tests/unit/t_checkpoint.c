@@ -280,7 +280,7 @@ static int train(const Network *net, const Settings *s, Device *cpu, float *loss
     StepResult step = {0};
     int code = compile(net, s, cpu, NULL, NULL, &p, e);
     if (code) return code;
-    code = runtime_open(cpu, ALLOC_PLANNED, 0, net, &p, 1, 7, 0, &r, e);
+    code = runtime_open(cpu, ALLOC_PLANNED, 0, &(Job){net, p}, 1, 7, 0, &r, e);
     for (int i = 0; i < STEPS && !code; i++) {
         code = runtime_step(r, 0, net_feed, p, false, &step, e);
         loss[i] = step.loss;

@@ -7,11 +7,12 @@
 
 static const DeviceTable table = {.kind = "none", .alignment = 4, .prepare = bare_prepare};
 static Device device = {&table};
+static const Call STEP = {0, PART_WHOLE};
 
 static Prediction predicted(const Case *c, AllocKind kind, size_t limit) {
     Prediction out = {.host = 1};
     Err e = {0, ""};
-    ok(predict(c->net, &c->p, 1, kind, &device, limit, 3, &out, &e) == OK, "it is predicted: %s", e.text);
+    ok(predict(&(Job){c->net, c->p}, 1, kind, &device, limit, &STEP, 1, 3, &out, &e) == OK, "it is predicted: %s", e.text);
     return out;
 }
 
@@ -109,23 +110,25 @@ static void test_limit(void) {
 }
 
 /* Two programs of one network: the parameters are there once, and the larger step counts. */
-static void test_turns(void) {
+static void test_round(void) {
     Settings s = settings_default();
     Case train = case_open(&device, "Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
     s.eval = true;
     Case eval = case_open(&device, "Linear(3, 2)", "MSELoss", shape2(4, 3), &s);
-    Program *both[] = {train.p, eval.p};
+    const Job both[] = {{train.net, train.p}, {eval.net, eval.p}};
+    const Call round[] = {{1, PART_WHOLE}, {0, PART_WHOLE}};
     Prediction out, first;
     Err e = {0, ""};
     if (train.p && eval.p) {
         const size_t alone = predicted(&train, ALLOC_DIRECT, 0).peak.held;
-        is_int(predict(train.net, both, 2, ALLOC_DIRECT, &device, 0, 2, &first, &e), OK, "steps of the first");
-        is_int(predict_turns(train.net, both, 2, ALLOC_DIRECT, &device, 0, 2, &out, &e), OK, "steps in turns");
+        is_int(predict(both, 2, ALLOC_DIRECT, &device, 0, &round[1], 1, 2, &first, &e), OK, "steps of the first");
+        is_int(predict(both, 2, ALLOC_DIRECT, &device, 0, round, 2, 2, &out, &e), OK, "steps in turns");
         ok(out.fits && out.peak.held == alone && first.peak.held == alone, "an evaluation between needs no more");
-        is_int(first.peak.mark >= 0, 1, "the peak of one program is at one of its ops");
-        is_int(out.peak.mark, -1, "that of several is at an op of which nobody knows");
-        is_int(predict_turns(train.net, both, 1, ALLOC_DIRECT, &device, 0, 2, &out, &e), OK, "one program");
-        is_int(out.peak.mark >= 0, 1, "takes turns with none");
+        ok(out.peak.mark == first.peak.mark && out.peak.mark >= 0 && out.peak.program == 0,
+           "the peak of several is at an op of the one that needs the most");
+        is_int(out.lower_bound, first.lower_bound, "as is the bound");
+        is_int(predict(both, 2, ALLOC_DIRECT, &device, 0, round, 1, 2, &out, &e), OK, "evaluations alone");
+        ok(out.peak.held < alone && out.peak.program == 1 && out.lower_bound < first.lower_bound, "need less");
     }
     case_close(&train);
     case_close(&eval);
@@ -139,10 +142,10 @@ static void test_errors(void) {
     Prediction out = {.host = 7};
     Err e = {0, ""};
     if (!c.p || !empty) return;
-    is_int(predict(c.net, &empty, 1, ALLOC_DIRECT, &device, 0, 2, &out, &e), ERR_SCRIPT, "a program without ops");
+    is_int(predict(&(Job){c.net, empty}, 1, ALLOC_DIRECT, &device, 0, &STEP, 1, 2, &out, &e), ERR_SCRIPT, "a program without ops");
     has_text(e.text, "the network has nothing to compute", "is told");
     is_int(out.host, 7, "and nothing is predicted");
-    is_int(predict(c.net, &empty, 1, ALLOC_DIRECT, &device, 0, 2, &out, NULL), ERR_SCRIPT, "nobody has to listen");
+    is_int(predict(&(Job){c.net, empty}, 1, ALLOC_DIRECT, &device, 0, &STEP, 1, 2, &out, NULL), ERR_SCRIPT, "nobody has to listen");
     program_free(empty);
     for (int kind = 0; kind < ALLOC_COUNT; kind++) {
         const long before = mem_live();
@@ -151,7 +154,7 @@ static void test_errors(void) {
             e.code = OK;
             out.host = 7;
             mem_fail_after(failures + 1);
-            code = predict(c.net, &c.p, 1, (AllocKind)kind, &device, 0, 2, &out, &e);
+            code = predict(&(Job){c.net, c.p}, 1, (AllocKind)kind, &device, 0, &STEP, 1, 2, &out, &e);
             mem_fail_after(0);
             failures += code != OK;
             wrong += code && (code != ERR_HOST_MEMORY || e.code != code || out.host != 7);
@@ -169,7 +172,7 @@ int main(void) {
     test_training();
     test_states();
     test_limit();
-    test_turns();
+    test_round();
     test_errors();
     is_int(mem_live(), 0, "no memory is left");
     return tap_done();

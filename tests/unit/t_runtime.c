@@ -95,7 +95,7 @@ static Device device = {&table};
 /* Three steps: run, recorded, replayed. */
 static int train(const Case *c, AllocKind kind, Err *e) {
     Runtime *r = NULL;
-    int code = runtime_open(&device, kind, 0, c->net, &c->p, 1, 7, 0, &r, e);
+    int code = runtime_open(&device, kind, 0, &(Job){c->net, c->p}, 1, 7, 0, &r, e);
     for (int i = 0; i < 3 && !code; i++) {
         StepResult out;
         code = runtime_step(r, 0, net_feed, c->p, i < 2, &out, e);
@@ -172,7 +172,7 @@ static void test_values(void) {
     Runtime *r = NULL;
     Err e = {0, ""};
     memset(&fake, 0, sizeof fake);
-    if (!c.p || !ok(runtime_open(&device, ALLOC_PLANNED, 0, c.net, &c.p, 1, 7, 0, &r, &e) == OK, "opens: %s", e.text))
+    if (!c.p || !ok(runtime_open(&device, ALLOC_PLANNED, 0, &(Job){c.net, c.p}, 1, 7, 0, &r, &e) == OK, "opens: %s", e.text))
         return;
     const float w[6] = {1, 2, 3, 4, 5, 1.00390625f}; /* the last one lies between two of bf16 */
     float found[6];
@@ -233,15 +233,15 @@ static void test_shared(void) {
     other.precision = PREC_BF16;
     Case c = case_open(&device, "Linear(3, 2)", "MSELoss", shape2(2, 3), &s), d;
     d = case_open(&device, "Linear(3, 2)", "MSELoss", shape2(2, 3), &other);
-    Program *programs[] = {c.p, d.p};
+    Job jobs[] = {{c.net, c.p}, {d.net, d.p}};
     Runtime *r = NULL;
     Err e = {0, ""};
     memset(&fake, 0, sizeof fake);
     if (!ok(c.p && d.p, "two programs")) return;
-    is_int(runtime_open(&device, ALLOC_PLANNED, 0, c.net, programs, 2, 7, 0, &r, &e), ERR_SCRIPT, "in two precisions");
+    is_int(runtime_open(&device, ALLOC_PLANNED, 0, jobs, 2, 7, 0, &r, &e), ERR_SCRIPT, "in two precisions");
     has_text(e.text, "share weight, but it is f32 (2, 3) in one and bf16 (2, 3) in another", "are refused");
-    programs[1] = c.p;
-    is_int(runtime_open(&device, ALLOC_PLANNED, 0, c.net, programs, 2, 7, 0, &r, &e), OK, "in one they run together");
+    jobs[1] = jobs[0];
+    is_int(runtime_open(&device, ALLOC_PLANNED, 0, jobs, 2, 7, 0, &r, &e), OK, "in one they run together");
     is_int(runtime_close_checked(r, &e), OK, "and all is given back");
     is_int(fake.bytes, 0, "each time");
     case_close(&d);
@@ -275,7 +275,7 @@ static void test_feeds(void) {
         Runtime *r = NULL;
         Err e = {0, ""};
         memset(&fake, 0, sizeof fake);
-        int code = runtime_open(&device, ALLOC_DIRECT, 0, c.net, &c.p, 1, 7, 0, &r, &e);
+        int code = runtime_open(&device, ALLOC_DIRECT, 0, &(Job){c.net, c.p}, 1, 7, 0, &r, &e);
         if (!code) code = runtime_step(r, 0, feed_one, &feed, false, NULL, &e);
         is_int(code, cases[i].message[0] ? ERR_SCRIPT : OK, "a feed is looked at before the device has it");
         has_text(e.text, cases[i].message, cases[i].message);

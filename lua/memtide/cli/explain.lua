@@ -268,6 +268,9 @@ end
 -- given.csv: a file for the table, or "-" for standard output; nil: tables for reading on standard output.
 function explain.run(experiment, given)
   local cell, path = first_cell(experiment, given), given.csv
+  if cell.round then
+    util.fail_usage("explain: not offered with trainings, as the article's rule is for one network; memtide predict and dump say what they need")
+  end
   if cell.settings.framework == "pytorch" then return explain_pytorch(cell, path) end
   local named = path ~= "-" and path or nil
   local file, name = named and open_table(path) or io.stdout, named or "standard output"

@@ -55,7 +55,8 @@ end
 function fit.spread(experiment)
   for _, setting in ipairs(TRIED) do
     local name, own = setting.name, experiment.base[setting.name]
-    if not is_axis(experiment, name) then
+    local each_says = name == "accumulate" and experiment.base.trainings
+    if not each_says and not is_axis(experiment, name) then
       if own == nil then own = setting.default end
       local values = {own}
       for _, value in ipairs(setting.tried) do if value ~= own then values[#values + 1] = value end end

@@ -8,7 +8,9 @@ local nn = require "memtide.net.nn"
 local optim = require "memtide.net.optim"
 local literal = require "memtide.base.literal"
 local process_memory = require "memtide.results.process_memory"
+local round = require "memtide.net.round"
 local settings = require "memtide.net.settings"
+local trainings = require "memtide.net.trainings"
 local util = require "memtide.base.util"
 local weights = require "memtide.net.weights"
 
@@ -25,16 +27,23 @@ end
 
 -- ---- what the cell works on
 
--- Returns make(values). If an error has no line, it gets the line where the function begins: `return nn.Linear(3)` is a
--- tail call, so the function has left the stack when the mistake is found.
+-- batch = "max" is a number only when a device is known (max_batch.lua); until then the network has one sample.
+local function built_batch(v) return v.batch == "max" and 1 or v.batch end
+
+-- Returns f(...). If an error has no line, it gets `where`.
+local function placed(where, f, ...)
+  local found = table.pack(util.try(f, nil, ...))
+  if found[1] then return table.unpack(found, 2, found.n) end
+  local problem = found[2]
+  if type(problem) == "string" and not problem:find "^[^\n]-:%d+: " then problem = where .. problem end
+  error(problem, 0)
+end
+
+-- Returns make(values). An error without a line gets the one where the function begins: `return nn.Linear(3)` is a tail
+-- call, so the function has left the stack when the mistake is found.
 local function made_by(make, values)
-  local made, model = util.try(make, nil, values)
-  if made then return model end
-  if type(model) == "string" and not model:find "^[^\n]-:%d+: " then
-    local of = debug.getinfo(make, "S")
-    model = ("%s:%d: %s"):format(of.short_src, of.linedefined, model)
-  end
-  error(model, 0)
+  local of = debug.getinfo(make, "S")
+  return (placed(("%s:%d: "):format(of.short_src, of.linedefined), make, values))
 end
 
 local function model_of(self)
@@ -49,8 +58,8 @@ local function model_of(self)
   return model
 end
 
--- The cell's dataset; nil: random numbers. If `data` is a function, it is replaced by what the function returns, until the
--- cell is released.
+-- The cell's dataset, or with trainings its datasets by name; nil: random numbers. If `data` is a function, it is replaced
+-- by what the function returns, until the cell is released.
 local function data_of(self)
   local v = self.values
   if type(v.data) == "function" then
@@ -59,7 +68,90 @@ local function data_of(self)
     v.data = self.experiment:check_value("experiment", "data", type(made) ~= "function" and made)
     self.make_data = make
   end
+  if v.data and literal.is_table(v.data) ~= (v.trainings ~= nil) then
+    util.fail_at(self.experiment.where, "experiment: data: expected %s", v.trainings and
+      "datasets by name, which the round draws from" or
+      "one dataset: there are no trainings that draw from several by name")
+  end
   return v.data
+end
+
+-- ---- trainings that run together
+
+-- What each training says for itself; other settings are those of the runtime, which all share
+local OF_TRAINING = {"weights", "schedule", "batch", "accumulate", "precision", "checkpoint", "inplace", "mode", "optimizer",
+  "workspace_limit", table.unpack(trainings.KEYS)}
+-- Keys of a cell that trainings say for themselves, and those that mean nothing for a round
+local SAID_BY_EACH, NOT_OF_ROUNDS = {"model", "input", "loss", "weights"}, {"classes", "target", "test_data", "epochs"}
+
+local function check_several(self)
+  local v, where = self.values, self.experiment.where
+  if not v.trainings or not v.round then
+    util.fail_at(where, 'experiment: "%s" is missing: trainings and their round belong together',
+      v.round and "trainings" or "round")
+  end
+  for _, key in ipairs(SAID_BY_EACH) do
+    if v[key] ~= nil then util.fail_at(where, 'experiment: "%s" is said by each of the trainings', key) end
+  end
+  for _, key in ipairs(NOT_OF_ROUNDS) do
+    if v[key] ~= nil then util.fail_at(where, 'experiment: "%s" is not offered with trainings', key) end
+  end
+  if v.accumulate ~= 1 then
+    util.fail_at(where, "experiment: accumulate: a training says it for itself, or its round calls backward several times")
+  end
+  if v.framework == "pytorch" then
+    util.fail_at(where, 'experiment: framework = "pytorch" is not offered with trainings: PyTorch\'s step is that of one network')
+  end
+end
+
+-- The trainings that the script declares, in the order of their names, and their round. No device is needed.
+local function declare_round(self)
+  local v, place = self.values, "experiment: trainings"
+  local declared, common, list = v.trainings, {}, {}
+  for key, value in pairs(v) do common[key] = value end
+  common.batch = built_batch(v)
+  if type(declared) == "function" then
+    declared = made_by(declared, self.experiment.reads:hand_out(v))
+    util.check_type(place, declared, "table")
+  end
+  local datasets = data_of(self) or {}
+  for i, name in ipairs(util.sorted_keys(declared)) do
+    local one = trainings.new(place .. "." .. name, name, declared[name], common, OF_TRAINING)
+    one.schedule, one.weights, one.files = one.given.schedule or v.schedule, one.given.weights, rawget(one.model, "files")
+    list[i] = one
+  end
+  trainings.check_together(place, list)
+  return list, round.new(v.round, list, datasets, common.batch, self.experiment.reads:hand_out(common))
+end
+
+local function plan_round(self) return placed(self.experiment.where, declare_round, self) end
+
+-- What is in a cell's id of its trainings: their names, networks, losses, what they say for themselves, and the calls of
+-- a round
+local function trainings_text(self)
+  local parts = {}
+  for _, one in ipairs(self.trainings) do
+    local loss = one.loss and one.loss.kind .. " " .. one.loss.text or ""
+    parts[#parts + 1] = ("%s\n%s%s"):format(one.name, one.network:text(), loss)
+    for _, key in ipairs(OF_TRAINING) do
+      local said = one.given[key]
+      if settings.known[key] and said ~= nil then parts[#parts + 1] = ("%s=%s"):format(key, settings.text(said)) end
+    end
+    if one.given.schedule then parts[#parts + 1] = one.given.schedule.text end
+    if one.weights then parts[#parts + 1] = "weights " .. literal.of(one.weights) end
+  end
+  parts[#parts + 1] = self.round.text
+  return table.concat(parts, "\n")
+end
+
+-- The datasets of the round: as text, and how many samples the smallest has
+local function describe_datasets(datasets)
+  local texts, least = {}, nil
+  for i, name in ipairs(util.sorted_keys(datasets)) do
+    local info = datasets[name]:info()
+    texts[i], least = ("%s: %s"):format(name, info.text), math.min(least or info.count, info.count)
+  end
+  return {text = table.concat(texts, "\n"), count = least}
 end
 
 -- The shape of one sample. If `input` is a function, it is replaced by what the function returns.
@@ -81,14 +173,12 @@ local function check_reads(self)
   local function call(position)
     local one = whole:cell(position)
     whole:passes(one)
+    if one.values.trainings then return plan_round(one) end
     input_of(one)
     model_of(one)
   end
   whole.reads:check(function() return whole:positions(), whole:count() end, call)
 end
-
--- batch = "max" is a number only when a device is known (max_batch.lua); until then the network has one sample.
-local function built_batch(v) return v.batch == "max" and 1 or v.batch end
 
 local function sample_of(shape) return table.move(shape, 2, #shape, 1, {}) end
 
@@ -150,25 +240,43 @@ local function counts_of(v)
   return v.seed or 1, v.warmup or (v.epochs and 0 or 2), not v.epochs and (v.steps or 10) or nil
 end
 
--- Makes the cell's network, model_name and data. No device is needed.
-function cell.build(self)
+local function build_one(self)
   local v = self.values
-  cards.settle(v, self.experiment:says "framework")
-  cell.count_steps(self)
   local input, model = input_of(self), model_of(self)
   check_reads(self)
   self.network = nn.network(model, v.loss, built_batch(v), input)
-  self.files = rawget(model, "files")
+  self.trainings = {{network = self.network, values = v, weights = v.weights, files = rawget(model, "files")}}
   self.model_name = v.model_name or model.title or model.kind
   local _, frozen = self.network:parameters()
   if frozen > 0 then self.model_name = ("%s (%d frozen)"):format(self.model_name, frozen) end
   local _, output = self.network:shapes()
   self.data = describe_data(self, output)
+end
+
+local function build_several(self)
+  check_several(self)
+  self.trainings, self.round = plan_round(self)
+  check_reads(self)
+  self.network = trainings.union(self.trainings)
+  local names = {}
+  for i, one in ipairs(self.trainings) do names[i] = one.name end
+  self.model_name = self.values.model_name or table.concat(names, " + ")
+  self.data = describe_datasets(self.values.data or {})
+end
+
+-- Makes the cell's trainings (one, of its network, unless the script declares several and their round), network,
+-- model_name and data. No device is needed.
+function cell.build(self)
+  local v = self.values
+  cards.settle(v, self.experiment:says "framework")
+  cell.count_steps(self)
+  if v.trainings or v.round then build_several(self) else build_one(self) end
   return self
 end
 
 -- Steps of all epochs, including the warm-up
 local function epoch_steps(self)
+  if self.values.trainings then check_several(self) end
   local v, whole, batch, dataset = self.values, self.experiment.base, built_batch(self.values), data_of(self)
   if not dataset then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // v.accumulate) end
   local loader = util.must(data.open(dataset, {batch = batch, drop_last = whole.drop_last}))
@@ -196,7 +304,8 @@ end
 
 local function settings_text(self, purpose)
   local v = self.values
-  local parts = {SCHEME, purpose, self.experiment.name, v.case or "", v.loss.kind, v.loss.text}
+  local parts = {SCHEME, purpose, self.experiment.name, v.case or ""}
+  if v.loss then table.move({v.loss.kind, v.loss.text}, 1, 2, #parts + 1, parts) end
   for _, name in ipairs(settings.columns) do parts[#parts + 1] = settings.text(v[name]) end
   for _, name in ipairs(self.experiment:own_axes()) do
     if v[name] ~= nil then parts[#parts + 1] = ("%s=%s"):format(name, settings.text(v[name])) end
@@ -223,8 +332,9 @@ local NO_NETWORK, NO_DATA = part("no network", 6), part("", 6)
 function cell.id(self, purpose)
   assert(self.failed or self.network and self.data)
   local test = self.values.test_data and self.values.test_data:info().text or ""
+  local network = not self.failed and (self.round and trainings_text(self) or self.network:text())
   return ("%s-%s-%s"):format(part(settings_text(self, purpose), 12),
-    self.failed and NO_NETWORK or part(self.network:text(), 6),
+    self.failed and NO_NETWORK or part(network, 6),
     self.failed and NO_DATA or part(data_text(self) .. "\n" .. test, 6))
 end
 
@@ -254,20 +364,54 @@ local function compile_eager(self)
   local trace, text, code = core.eager(self.network, settings.for_core(v), cards.name(v.device))
   if not trace then error(util.failure(text, code), 0) end
   self.program, self.settings = trace, v
+  self.trainings[1].program = trace
   self.prediction = cell.predict(self, self.memory)
   return self
 end
 
--- Program and prediction; `passes`: the program's text after each pass as well.
+-- The programs of the cell's trainings, the first as self.program, and their prediction; `passes`: the text of each
+-- training's program after each pass as well.
 function cell.compile(self, passes)
   assert(self.network and self.values.batch ~= "max")
   local v = self.values
   if v.framework == "pytorch" then return compile_eager(self) end
-  local program, text, code = core.compile(self.network, settings.for_core(v), cell.device(v.device), passes)
-  if not program then error(util.failure(text, code), 0) end
-  self.program, self.passes, self.settings, self.eval = program, text, v, evaluation(self)
+  for _, one in ipairs(self.trainings) do
+    local wanted = self.round and trainings.settings(one) or settings.for_core(v)
+    local program, text, code = core.compile(one.network, wanted, cell.device(v.device), passes)
+    if not program then error(util.failure(text, code), 0) end
+    one.program, one.passes = program, text
+  end
+  self.program, self.settings, self.eval = self.trainings[1].program, v, evaluation(self)
   self.prediction = cell.predict(self, self.memory)
   return self
+end
+
+-- The programs that share the cell's runtime: of its trainings, then that which evaluates the test data
+local function programs_of(self)
+  local list = {}
+  for i, one in ipairs(self.trainings) do list[i] = one.program end
+  list[#list + 1] = self.eval
+  return list
+end
+
+-- What f(program, part of its step) gives, summed over the calls of one step: of all its results
+local function sum_of_calls(self, f)
+  local sums = {}
+  for _, call in ipairs(self.round and self.round.plan or {{1, "step"}}) do
+    local found = {f(self.trainings[call[1]].program, call[2])}
+    for i, x in ipairs(found) do sums[i] = (sums[i] or 0) + x end
+  end
+  return table.unpack(sums)
+end
+
+-- Floating-point operations, and bytes read and written, of one step
+function cell.cost(self)
+  return sum_of_calls(self, function(program, part) return program:cost(part) end)
+end
+
+-- Seconds that a step takes at least; see program:floor
+function cell.floor(self, operations, bytes)
+  return sum_of_calls(self, function(program, part) return program:floor(operations, bytes, part) end)
 end
 
 -- Bytes of memory that the cell may use: --memory, or all that the device has; nil: not known. And how much of it is
@@ -286,12 +430,21 @@ function cell.emulated(self)
   for _, name in ipairs(info and info.emulated or {}) do if name == type_of then return name end end
 end
 
+-- Of several trainings the peak's op begins with the name of its own.
+local function with_names(self, found)
+  local peak = found.peak
+  if self.round and peak.op ~= "" then peak.op = ("%s: %s"):format(self.trainings[peak.program].name, peak.op) end
+  return found
+end
+
 -- The prediction of the compiled cell; limit: bytes of memory, nil: no limit. self.estimate: "least" or "most" of sizes of
 -- PyTorch's step that only cuDNN knows; nil: what is likely.
 function cell.predict(self, limit)
-  return util.must(self.program:predict{allocator = self.values.allocator, memory = limit,
-    steps = self.warmup + self.steps, with = {self.eval}, context = cards.context(self.values.device),
-    estimate = self.estimate})
+  local programs = programs_of(self)
+  local found = util.must(self.program:predict{allocator = self.values.allocator, memory = limit,
+    steps = self.warmup + self.steps, with = table.move(programs, 2, #programs, 1, {}),
+    calls = self.round and self.round.plan, context = cards.context(self.values.device), estimate = self.estimate})
+  return with_names(self, found)
 end
 
 -- Bytes of the device that a prediction comes to: of PyTorch's step also what its allocator holds beside tensors, and
@@ -317,6 +470,22 @@ function cell.loader(self)
   if not dataset then dataset = random_data(self, math.max(RANDOM_SAMPLES, batch)) end
   return data.open(dataset, {batch = batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
     prefetch = v.prefetch, seed = self.seed})
+end
+
+-- The steps of one network: step(i, last) -> loss, seconds; nil, message, code. And what is to be closed after them
+local function steps_of_one(self, runtime)
+  local loader, schedule = util.must(cell.loader(self)), self.values.mode ~= "eval" and self.values.schedule
+  return function(i, last)
+    if schedule then util.must(runtime:write("lr", {schedule:rate(self.values.optimizer:rate(), i - 1)})) end
+    return runtime:step(1, loader, not last)
+  end, loader
+end
+
+-- The rounds of several. Each draws whole batches, so that all are the same.
+local function steps_of_several(self, runtime)
+  util.must(self.round:open(runtime, {batch = built_batch(self.values), shuffle = self.experiment.base.shuffle,
+    drop_last = true, prefetch = self.values.prefetch}, self.seed))
+  return function() return self.round:step() end, self.round
 end
 
 -- The index, 0 to count - 1, of the largest of values[from], values[from + stride], ...
@@ -378,13 +547,13 @@ local function failed(reason, code)
   return {status = code == "oom" and "oom" or "error", reason = reason, code = code}
 end
 
--- Gives parameters the values of the cell's files of weights, if it has any -> true; nil, message, code
-local function start_from_weights(self, runtime)
-  local given = self.values.weights
+-- Gives parameters the values of the training's files of weights, if it has any -> true; nil, message, code
+local function start_from_weights(one, runtime)
+  local given = one.weights
   if not given then return true end
   local path, options = given, {}
   if type(given) == "table" then path, options = given[1], {strict = given.strict, skip = given.skip} end
-  return weights.load({runtime = runtime, network = self.network, files = self.files}, path, options)
+  return weights.load({runtime = runtime, network = one.network, files = one.files}, path, options)
 end
 
 -- Runs the compiled cell -> {status, reason, memory, seconds, samples, losses, accuracy}; what was not measured is nil.
@@ -392,17 +561,20 @@ end
 function cell.run(self, progress)
   assert(self.program)
   local v = self.values
-  local device, loader <close> = cell.device(v.device), util.must(cell.loader(self))
+  local device = cell.device(v.device)
   local counted = v.device == "cpu" and process_memory.begin()
-  local runtime, reason, code = core.runtime{programs = {self.program, self.eval}, allocator = v.allocator,
+  local runtime, reason, code = core.runtime{programs = programs_of(self), allocator = v.allocator,
     memory = self.memory, seed = self.seed}
   if not runtime then return failed(reason, code) end
   local scope <close> = runtime
-  local started, why, kind = start_from_weights(self, runtime)
-  if not started then return failed(why, kind) end
-  local run, step_reason, step_code = measure.run(self, runtime, loader, device, progress)
+  for _, one in ipairs(self.trainings) do
+    local started, why, kind = start_from_weights(one, runtime)
+    if not started then return failed(why, kind) end
+  end
+  local step, source <close> = (self.round and steps_of_several or steps_of_one)(self, runtime)
+  local run, step_reason, step_code = measure.run(self, step, device, progress)
   if not run then return failed(step_reason, step_code) end
-  local out = {memory = runtime:memory(), losses = run.losses, samples = run.samples,
+  local out = {memory = with_names(self, runtime:memory()), losses = run.losses, samples = run.samples,
     device_used = device:used() or counted and process_memory.most() or nil}
   out.status, out.reason = judge(self, out)
   if self.eval and out.status == "ok" then out.accuracy = test_accuracy(self, runtime, self.eval) end
@@ -417,10 +589,12 @@ end
 -- Closes the network and programs, drops the data that the cell's function has made, and lets the devices drop states
 -- that were not used lately.
 function cell.release(self)
-  for _, key in ipairs{"eval", "program", "network"} do
-    if self[key] then self[key]:close() end
-    self[key] = nil
+  if self.eval then self.eval:close() end
+  for _, one in ipairs(self.trainings or {}) do
+    if one.program then one.program:close() end
+    one.network:close()
   end
+  self.eval, self.program, self.network, self.trainings, self.round = nil, nil, nil, nil, nil
   if self.make_data then -- the script may hold on to what its function has returned
     self.values.data, self.make_data = self.make_data, nil
     collectgarbage()

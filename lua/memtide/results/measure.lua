@@ -3,7 +3,6 @@
 -- more, until `steps` times count: those of steps after the warm-up, at a steady pace, which nothing disturbed.
 local core = require "memtide.core"
 local evidence = require "memtide.results.evidence"
-local util = require "memtide.base.util"
 local samples = require "memtide.results.samples"
 local stats = require "memtide.results.stats"
 
@@ -53,11 +52,9 @@ local function extend(self, list, take)
   return warm or self.warmup
 end
 
-local function new_take(self, runtime, loader, seen)
-  local schedule = self.values.mode ~= "eval" and self.values.schedule
+local function new_take(step, seen)
   return function(i, last)
-    if schedule then util.must(runtime:write("lr", {schedule:rate(self.values.optimizer:rate(), i - 1)})) end
-    local loss, took, code = runtime:step(1, loader, not last)
+    local loss, took, code = step(i, last)
     if not loss then return nil, took, code end
     local sample = {step = i, seconds = took}
     seen:take(sample, last)
@@ -65,11 +62,12 @@ local function new_take(self, runtime, loader, seen)
   end
 end
 
--- Makes the warmup + steps steps: {samples, losses, more()}; nil, reason, code: a step failed. more() makes further
+-- Makes the warmup + steps steps, by step(i, last) -> loss, seconds (nil, reason, code: it failed): {samples, losses,
+-- more()}; nil, reason, code: a step failed. more() makes further
 -- steps if reliable times need them, and returns true; or nil, reason, code. progress(i, n) is called before step i.
-function measure.run(self, runtime, loader, device, progress)
+function measure.run(self, step, device, progress)
   local list, losses, all = {}, {}, self.warmup + self.steps
-  local take = new_take(self, runtime, loader, evidence.new(device))
+  local take = new_take(step, evidence.new(device))
   for i = 1, all do
     progress(i, all)
     local sample, loss, code = take(i, i == all)

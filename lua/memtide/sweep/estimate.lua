@@ -27,7 +27,7 @@ local NAMES = {"n", "ff", "ft", "tt", "f", "t"}
 local function floor_of(self, info)
   local peaks = info and cards.peaks(info.name)
   if not peaks then return nil end
-  return self.program:floor(peaks[self.values.precision:match "%w+$"], peaks.bytes)
+  return cell.floor(self, peaks[self.values.precision:match "%w+$"], peaks.bytes)
 end
 
 -- What an estimate needs of a compiled cell, as values that wire.lua can send: {key, flops, traffic, steps, floor,
@@ -35,7 +35,7 @@ end
 function estimate.cost(self)
   assert(self.program and self.prediction)
   local info = cell.device(self.values.device):info()
-  local flops, traffic = self.program:cost()
+  local flops, traffic = cell.cost(self)
   local key = ("%s, %d threads, %s%s"):format(info and info.name or self.values.device, info and info.threads or 0,
     self.values.precision, self.prediction.host > 0 and " with offloading" or "")
   return {key = key, flops = flops, traffic = traffic, steps = self.warmup + self.steps,

@@ -20,7 +20,7 @@ Experiment.__index = Experiment
 local names = setmetatable({}, {__mode = "k"}) -- {[experiment] = name}, kept where no script can change it
 
 -- Keys of the whole experiment and of a case, apart from the settings.
-local COMMON = {"model", "model_name", "input", "classes", "target", "loss", "data", "test_data",
+local COMMON = {"trainings", "round", "model", "model_name", "input", "classes", "target", "loss", "data", "test_data",
   "weights", "steps", "warmup", "epochs", "seed", "schedule"}
 local WHOLE = {"name", "sweep", "cases", "claims", "where", "options", "monotone", "repeats", "shuffle", "drop_last",
   "predict_only", table.unpack(measure.names)}
@@ -51,6 +51,21 @@ end
 local function is_input(value) return inputs.is(value) or type(value) == "function" end
 
 local function is_model(value) return nn.is_layer(value) or type(value) == "function" end
+
+local function is_trainings(value)
+  if type(value) == "function" then return true end
+  if not literal.is_table(value) or next(value) == nil then return false end
+  for name, one in pairs(value) do if type(name) ~= "string" or not literal.is_table(one) then return false end end
+  return true
+end
+
+-- A dataset, or several by name
+local function is_data(value)
+  if data.is_dataset(value) then return true end
+  if not literal.is_table(value) or next(value) == nil then return false end
+  for name, one in pairs(value) do if type(name) ~= "string" or not data.is_dataset(one) then return false end end
+  return true
+end
 
 local function is_names(value)
   if literal.is_table(value) then
@@ -84,6 +99,9 @@ local at_least_1 = settings.whole(1, settings.MOST)
 local RULES = {
   name = a_file_name, case = a_name, model_name = a_name, shuffle = flag, drop_last = flag, predict_only = flag,
   model = rule(is_model, "a layer, or a function of the settings that returns one"),
+  trainings = rule(is_trainings, "trainings by name, {generator = {model = ..., input = ..., loss = ...}, ...}; or a function of " ..
+    "the settings that returns them"),
+  round = rule(function(value) return type(value) == "function" end, "a function of the trainings: round(t, draw, s)"),
   input = rule(is_input, inputs.EXPECTED .. "; or a function of the settings that returns it"),
   target = rule(inputs.is_shape, "the shape of one target, one to three whole numbers"),
   classes = at_least_1, steps = at_least_1, epochs = at_least_1, repeats = at_least_1,
@@ -93,8 +111,8 @@ local RULES = {
   where = rule(function(value) return type(value) == "function" end, "a function of a cell's settings"),
   monotone = rule(is_names, "the name of an axis, a list of names, or false"),
   loss = rule(nn.is_loss, "a loss such as nn.CrossEntropyLoss(), of several outputs a sum of losses"),
-  data = rule(function(value) return data.is_dataset(value) or type(value) == "function" end,
-    "an open dataset of mt.data, or a function of the settings that returns one"),
+  data = rule(function(value) return is_data(value) or type(value) == "function" end,
+    "an open dataset of mt.data, or a function of the settings that returns one; with trainings datasets by name"),
   test_data = rule(data.is_dataset, "an open dataset of mt.data"),
   weights = rule(is_weights, 'the path of safetensors that parameters start from, or {path, strict = false, ' ..
     'skip = {names}} as trainer:load takes them'),
@@ -154,7 +172,7 @@ function Experiment:axis_check(several)
   return function(where, place, key, value)
     local axis = place:match("^sweep%[%d+%]") or place
     if several and not seen[key] then check_of_cells(where, axis, key) end
-    if not seen[key] and not is_settable(key) and not self.options[key] then check_own(where, axis, key) end
+    if not seen[key] and not RULES[key] and not settings.known[key] and not self.options[key] then check_own(where, axis, key) end
     seen[key] = true
     return self:check_value(place, key, value, where)
   end
@@ -241,7 +259,7 @@ function experiment.new(options)
   for key, value in pairs(options) do
     if not PARTS[key] then self.base[key] = self:check_value("experiment", key, value) end
   end
-  for _, key in ipairs{"name", "loss"} do
+  for _, key in ipairs{"name", not self.base.trainings and "loss" or nil} do
     if self.base[key] == nil then util.fail_at(self.where, 'experiment: "%s" is missing', key) end
   end
   self:check_axes(options.sweep, options.cases)
@@ -275,7 +293,10 @@ end
 -- Does the experiment have a function of its cells' settings (model, input, data or where)?
 local function has_functions(self)
   local function among(values)
-    return type(values.model) == "function" or type(values.input) == "function" or type(values.data) == "function"
+    for _, key in ipairs{"model", "input", "data", "trainings", "round"} do
+      if type(values[key]) == "function" then return true end
+    end
+    return false
   end
   local found = among(self.base) or self.base.where ~= nil
   for _, case in ipairs(self.cases) do found = found or among(case) end

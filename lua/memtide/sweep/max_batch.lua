@@ -78,7 +78,7 @@ end
 -- The largest batch that fits into `room` bytes, {batch (0: not even one sample fits), bytes, cost}, and the next
 -- larger one, if there is one. Exact, except with the caching allocator (see look_beyond).
 function max_batch.largest(self, room)
-  local most = self.values.data and self.values.data:info().count or settings.MOST
+  local most = self.values.data and self.data.count or settings.MOST
   local low, high = border(self, room, most)
   if self.values.allocator == "caching" then low, high = look_beyond(self, room, most, low, high) end
   return low, not high.unknown and high or nil

@@ -34,11 +34,14 @@ function pace.work(values)
   return (tonumber(values.batch) or 1) * values.accumulate * ((values.steps or 10) + (values.warmup or 2))
 end
 
+-- What the times of cells are compared by: the model, or the trainings in its place
+local function model_in(values) return values.model or values.trainings end
+
 local function learn_rate(self, values, seconds)
   if values.batch == "max" then return end
-  local of = self.of_model[values.model] or {seconds = 0, work = 0}
+  local of = self.of_model[model_in(values)] or {seconds = 0, work = 0}
   of.seconds, of.work = of.seconds + seconds, of.work + pace.work(values)
-  self.of_model[values.model] = of
+  self.of_model[model_in(values)] = of
 end
 
 -- Learns that a visit of the k-th cell, which has these values, took so many seconds.
@@ -56,7 +59,7 @@ end
 
 -- Seconds for a visit; nil: no cell of this model has ended yet, or the cell's batch is not known
 function Pace:estimate(values)
-  local rate = values.batch ~= "max" and self:rate(values.model)
+  local rate = values.batch ~= "max" and self:rate(model_in(values))
   return rate and rate * pace.work(values) or nil
 end
 
@@ -81,13 +84,13 @@ end
 -- The cell in the form of an element of self.sums, where n is the number of cells
 local function describe(self, k)
   local values = self.selection:cell(k).values
-  return {model = values.model, work = pace.work(values), n = 1, batch = values.batch, k = k,
+  return {model = model_in(values), work = pace.work(values), n = 1, batch = values.batch, k = k,
     key = frontier.others(values, "batch")}
 end
 
 local function add_up(self, values, sign)
-  local sum = self.sums[values.model] or {model = values.model, total = 0, n = 0}
-  self.sums[values.model] = sum
+  local sum = self.sums[model_in(values)] or {model = model_in(values), total = 0, n = 0}
+  self.sums[model_in(values)] = sum
   sum.total, sum.n = sum.total + sign * pace.work(values), sum.n + sign
   sum.work = sum.total / math.max(sum.n, 1)
 end
@@ -114,7 +117,7 @@ local function learn_needs(self, values, row)
   local grows = 0
   for _, column in ipairs(GROWS) do grows = grows + (tonumber(row[column]) or 0) end
   local found = {batch = batch, fixed = bytes - grows, grows = grows, room = row.cost.room}
-  for _, key in ipairs{frontier.others(values, "batch"), values.model} do
+  for _, key in ipairs{frontier.others(values, "batch"), model_in(values)} do
     local old = self.needs[key]
     if not old or old.batch <= batch then self.needs[key] = found end
   end
