@@ -23,6 +23,7 @@ typedef enum Wait { UNBORN, RUNS, WAITS_BLOCK, WAITS_WARP, ENDED } Wait;
 
 typedef struct Fiber {
     jmp_buf place;        /* where it goes on */
+    uint3 index;          /* its threadIdx */
     bool made;            /* it has a place; it keeps its stack as long as the process lives */
     Wait wait;
     unsigned mask;        /* WAITS_WARP: the lanes that it waits for */
@@ -57,9 +58,7 @@ bool emulate_flag(const char *name) {
 
 static void become(unsigned i) {
     run.now = i;
-    threadIdx.x = i % blockDim.x;
-    threadIdx.y = i / blockDim.x % blockDim.y;
-    threadIdx.z = i / blockDim.x / blockDim.y;
+    threadIdx = run.fiber[i].index;
 }
 
 /* The fiber waits or has ended: the scheduler goes on. It jumps, since swapcontext would make two system calls. */
@@ -160,8 +159,13 @@ static bool warp_came(unsigned i) {
 
 /* Lanes go on if all lanes of their masks have come. */
 static void warp_release(unsigned first, unsigned end) {
-    bool over[EMULATE_WARP] = {false};
-    for (unsigned i = first; i < end; i++) over[i - first] = run.fiber[i].wait == WAITS_WARP && warp_came(i);
+    bool over[EMULATE_WARP] = {false}, came = false;
+    unsigned asked = 0; /* the mask of which `came` tells: most often all lanes have one mask */
+    for (unsigned i = first; i < end; i++) {
+        if (run.fiber[i].wait != WAITS_WARP) continue;
+        if (run.fiber[i].mask != asked) came = warp_came(i), asked = run.fiber[i].mask;
+        over[i - first] = came;
+    }
     for (unsigned i = first; i < end; i++)
         if (over[i - first]) run.fiber[i].wait = RUNS;
 }
@@ -264,6 +268,8 @@ void emulate_grid(dim3 grid, dim3 block, EmulateCall *call, void *args) {
     gridDim = (uint3){grid.x, grid.y, grid.z};
     blockDim = (uint3){block.x, block.y, block.z};
     run.threads = block.x * block.y * block.z;
+    for (unsigned i = 0; i < run.threads; i++)
+        run.fiber[i].index = (uint3){i % block.x, i / block.x % block.y, i / block.x / block.y};
     run.call = call;
     run.args = args;
     run.waits = false;
