@@ -8,6 +8,7 @@ import sys
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../experiments/peers"))
 from networks import llama
@@ -58,6 +59,9 @@ CASES = {
         net=["Sequential", [["Embedding", 24, 16], ["Translator", 16, 4, 7], ["Linear", 16, 24]]],
         input=[12], batch=3, tokens=24, classes=24, per_token=True, loss="CrossEntropyLoss",
         optimizer=["SGD", dict(lr=0.05, momentum=0.9)]),
+    "windows": dict(
+        net=["Sequential", [["Linear", 6, 8], ["Windows", 8, 2], ["Flatten"], ["Linear", 12, 5]]],
+        input=[4, 6], batch=5, classes=5, loss="CrossEntropyLoss", optimizer=["SGD", dict(lr=0.02, momentum=0.9)]),
     "llama": dict(
         net=["Sequential", [["Llama", dict(hidden_size=24, intermediate_size=40, num_attention_heads=6,
                                            num_key_value_heads=2, vocab_size=24, num_hidden_layers=2)]]],
@@ -111,6 +115,29 @@ class Translator(nn.Module):
         return y + self.attention(y, self.keys(memory), self.values(memory))[0]
 
 
+class Windows(nn.Module):
+    """Attention to directions, with a learned scale and a bias by distance; then every second of the steps, turned, through a
+    product with a weight that is computed. As in Swin V2."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.scale = nn.Parameter(torch.zeros(heads, 1, 1))
+        self.table = nn.Parameter(torch.zeros(7, heads))
+        self.mix = nn.Parameter(torch.zeros(6, width))
+        self.register_buffer("distance", torch.arange(4)[:, None] - torch.arange(4) + 3)
+        self.all = nn.Linear(width, 3 * width)
+
+    def forward(self, x):
+        batch, steps, width = x.shape
+        q, k, v = self.all(x).view(batch, steps, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        near = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)
+        near = near * self.scale.clamp(max=0.3).exp()
+        near = near + self.table[self.distance.view(-1)].view(4, 4, -1).permute(2, 0, 1).unsqueeze(0)
+        y = (near.softmax(-1) @ v).transpose(1, 2).reshape(batch, steps, width)
+        return F.linear(torch.roll(y, 1, 1)[:, ::2], 2 * self.mix)
+
+
 class First(nn.Module):
     """What a layer gives in the first place: outputs of a recurrent layer, or of attention to itself."""
 
@@ -136,7 +163,7 @@ def build(spec):
         return Residual(build(args[0]))
     if name == "Llama":
         return llama(nn, *options.values())
-    if name in ("LastStep", "Translator"):
+    if name in ("LastStep", "Translator", "Windows"):
         return globals()[name](*args)
     layer = getattr(nn, name)(*args, **options)
     uses = {"RNN": 1, "LSTM": 1, "GRU": 1, "MultiheadAttention": 3}.get(name)
