@@ -43,17 +43,17 @@ Tensor *aten_mean(Eager *g, Tensor *x, unsigned dims, bool keepdim) {
     return reduced(g, &mean_rule, "aten::mean", x, dims, keepdim, true);
 }
 
-/* x (grad / y), in which what is 0 / 0 is filled with 0. saved: x, y. Source: FunctionsManual.cpp, norm_backward */
+/* grad (x / y), in which what is 0 / 0 is filled with 0. saved: x, y. Source: FunctionsManual.cpp, norm_backward */
 static void apply_norm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     Tensor *x = n->saved[0], *y = aten_view(g, n->saved[1], reduced_size(&x->size, (unsigned)n->number[0], true));
-    Tensor *d = aten_view(g, dy[0], y->size), *part = aten_binary(g, WITH_DIV, d, y);
-    tensor_drop(g, d);
+    Tensor *d = aten_view(g, dy[0], y->size), *part = aten_binary(g, WITH_DIV, x, y);
     eager_op(g, "aten::eq");
     READS(g, y);
     Tensor *zero = tensor_like(g, y, T_BOOL);
     eager_inplace(g, "aten::masked_fill_", part, zero);
-    tensor_drop(g, zero);
-    dx[0] = aten_binary(g, WITH_MUL, x, part);
+    dx[0] = aten_binary(g, WITH_MUL, d, part);
+    tensor_drop(g, zero); /* one expression: its parts go at its end */
+    tensor_drop(g, d);
     tensor_drop(g, part);
     tensor_drop(g, y);
 }

@@ -7,7 +7,11 @@ static int dim_of(double dim, int rank) { return (int)(dim < 0 ? dim + rank : di
 
 Tensor *module_binary(Eager *g, const Layer *l, Tensor *const *in) {
     static const WithOp ops[] = {[BINARY_ADD] = WITH_ADD, [BINARY_SUB] = WITH_SUB, [BINARY_MUL] = WITH_MUL, [BINARY_DIV] = WITH_DIV};
-    return aten_binary(g, ops[l->kind->which], in[0], in[1]);
+    const bool expands = l->kind->which == BINARY_DIV && options_bool(&l->options, "expand");
+    Tensor *other = expands ? aten_expand(g, in[1], in[0]->size) : tensor_ref(in[1]);
+    Tensor *y = aten_binary(g, ops[l->kind->which], in[0], other);
+    tensor_drop(g, other);
+    return y;
 }
 
 Tensor *module_reduce(Eager *g, const Layer *l, Tensor *const *in) {

@@ -405,6 +405,22 @@ case("two_products", Written("""nn.Graph{a = nn.Parameter{19, 24}, b = nn.Parame
       local h = nn.tanh(nn.einsum("btd,ed->bte", x, self.c))
       return nn.einsum("btd,od->bto", h, self.a) * nn.einsum("btd,od->bto", h, self.b)
     end}""", networks.TwoProducts), [11, 24], 5, loss("MSELoss"))
+case("windows", Written("""(function()
+    local distance = {}
+    for i = 0, 7 do for j = 0, 7 do distance[#distance + 1] = i - j + 7 end end
+    return nn.Graph{scale = nn.Parameter{3, 1, 1}, table = nn.Parameter{15, 3}, mix = nn.Parameter{13, 24},
+      distance = nn.Buffer(distance, {dtype = "int64"}), all = nn.Linear(24, 72),
+      order = {"scale", "table", "mix", "distance", "all"},
+      forward = function(self, x)
+        local every, parts = self.all(x), {}
+        for i = 0, 2 do parts[i] = every:narrow(2, i * 24, 24):view(-1, 8, 3, 8):transpose(1, 2) end
+        local near = nn.matmul(nn.normalize(parts[0], {dim = -1}), nn.normalize(parts[1], {dim = -1}):transpose(-2, -1))
+        near = near * self.scale:clamp{max = 0.3}:exp()
+        near = near + self.table[self.distance]:view(8, 8, 3):permute(2, 0, 1)
+        local y = nn.matmul(near:softmax(-1), parts[2]):transpose(1, 2):reshape(-1, 8, 24)
+        return nn.linear(y:roll(1, 1):narrow(1, 0, 4, {step = 2}), 2 * self.mix)
+      end}
+  end)()""", networks.Windows), [8, 24], 29, loss("MSELoss"))
 case("scaled_rows", Written("""nn.Graph{scale = nn.Parameter{17}, first = nn.Linear(13, 17), last = nn.Linear(17, 11),
     order = {"scale", "first", "last"},
     forward = function(self, x) return self.last(self.first(x) * self.scale) end}""", networks.ScaledRows), [3, 5, 13], 29,

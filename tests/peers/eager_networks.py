@@ -498,6 +498,29 @@ class TwoProducts(nn.Module):
         return torch.einsum("btd,od->bto", h, self.a) * torch.einsum("btd,od->bto", h, self.b)
 
 
+class Windows(nn.Module):
+    """Attention as in Swin V2: to directions, with a learned scale and a bias by distance; then every second of the steps,
+    turned, through a product with a weight that is computed."""
+
+    def __init__(self, width=24, heads=3):
+        super().__init__()
+        self.heads, self.width = heads, width
+        self.scale = nn.Parameter(torch.zeros(heads, 1, 1))
+        self.table = nn.Parameter(torch.zeros(15, heads))
+        self.mix = nn.Parameter(torch.zeros(13, width))
+        self.register_buffer("distance", (torch.arange(8)[:, None] - torch.arange(8) + 7).view(-1))
+        self.all = nn.Linear(width, 3 * width)
+
+    def forward(self, x):
+        every = self.all(x)
+        q, k, v = (every.narrow(2, i * self.width, self.width).view(-1, 8, self.heads, 8).transpose(1, 2) for i in range(3))
+        near = torch.matmul(F.normalize(q, dim=-1), F.normalize(k, dim=-1).transpose(-2, -1))
+        near = near * self.scale.clamp(max=0.3).exp()
+        near = near + self.table[self.distance].view(8, 8, self.heads).permute(2, 0, 1)
+        y = torch.matmul(near.softmax(-1), v).transpose(1, 2).reshape(-1, 8, self.width)
+        return F.linear(y.roll(1, 1)[:, ::2], 2 * self.mix)
+
+
 class ScaledRows(nn.Module):
     """A parameter of its own before modules, which move first; Linear of four dimensions"""
 

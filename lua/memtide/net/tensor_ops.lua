@@ -215,7 +215,8 @@ return function(nn, graph)
   function functions.normalize(x, options)
     options = options or {}
     util.check_keys("normalize", options, {"p", "dim", "eps"})
-    return x / graph.call(nn.Clamp{min = options.eps or 1e-12}, functions.norm(x, options.p or 2, options.dim or 1, true))
+    local length = graph.call(nn.Clamp{min = options.eps or 1e-12}, functions.norm(x, options.p or 2, options.dim or 1, true))
+    return graph.call(nn.Div{expand = true}, x, length)
   end
 
   -- ---- the same value in other dimensions
