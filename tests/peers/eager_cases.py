@@ -569,5 +569,5 @@ SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 no
          "optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
          "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
-         "masked_softcap_all_amp_fp16_train scaled_rows").split()
+         "masked_softcap_all_amp_fp16_train scaled_rows windows").split()
 SHORT_OLDER = ("layer_rmsnorm_amp_bf16 attention_fp32_train attention_amp_bf16_train multihead_math_amp_bf16").split()

@@ -422,7 +422,7 @@ local FUNCTIONS = {
   transpose = transpose, swapaxes = transpose, swapdims = transpose, permute = permute,
   mean = reduction "mean", sum = reduction "sum", amax = reduction "amax",
   cat = cat, concat = cat, concatenate = cat, chunk = parts, split = parts, unbind = unbind, getitem = item,
-  contiguous = same, clone = same, to = same, type_as = same, float = same, expand = expand, expand_as = expand,
+  contiguous = function(op) return method(op, arg(op, 1, "input"), "contiguous") end, clone = same, to = same, type_as = same, float = same, expand = expand, expand_as = expand,
   matmul = product "matmul", bmm = product "bmm", rmatmul = product "matmul", einsum = einsum,
   linear = linear, layer_norm = layer_norm, conv2d = with_parameters(2), conv1d = with_parameters(2),
   pad = pad, roll = roll, normalize = normalize,

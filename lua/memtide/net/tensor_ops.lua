@@ -22,7 +22,7 @@ local MEANS = {
 local MISSING = {
   shape = "sizes are not known in forward; x:size(0) is good for x:view(x:size(0), -1)",
   chunk = "x:narrow(dim, start, length) cuts out a part", split = "x:narrow(dim, start, length) cuts out a part",
-  contiguous = "leave it out: values are laid out as layers need them", to = "the device is a setting",
+  to = "the device is a setting",
 }
 
 return function(nn, graph)
@@ -220,6 +220,9 @@ return function(nn, graph)
   end
 
   -- ---- the same value in other dimensions
+
+  -- Values are laid out as layers need them; PyTorch's step makes a copy of what does not lie so.
+  function functions.contiguous(x) return graph.call(nn.Contiguous(), x) end
 
   function functions.size(_, dim)
     if math.type(dim) ~= "integer" then
