@@ -66,6 +66,16 @@ Tensor *module_constant(Eager *g, const Layer *l, Tensor *const *in) {
                           : tensor_ref(module_param(g, l, 0));
 }
 
+/* T5Attention.compute_bias without the lookup: positions of keys less those of queries, and what
+ * _relative_position_bucket makes of them. What is dead before the result is there is not traced but for the largest. */
+Tensor *module_buckets(Eager *g, const Layer *l, Tensor *const *in) {
+    const Size size = size_from(&l->out);
+    (void)in;
+    Tensor *distance = aten_random(g, "aten::sub", size, T_LONG), *y = aten_random(g, "aten::add", size, T_LONG);
+    tensor_drop(g, distance);
+    return y;
+}
+
 Tensor *module_index(Eager *g, const Layer *l, Tensor *const *in) {
     (void)l;
     return aten_index(g, in[0], in[1]);

@@ -1,14 +1,13 @@
 -- memtide import of Hugging Face's folders: parameters, logits, loss and gradients as transformers has them; weights in
 -- its names; what is wrong with a file.
 local tap = dofile "tests/tap.lua"
-local core = require "memtide.core"
 local hf = require "memtide.net.hf"
 local mt = require "memtide"
 local script = require "memtide.sweep.script"
 local cases = dofile "tests/oracle/hf.lua" -- by tests/peers/hf_cases.py, which has these formulas, too
 local optim = mt.optim
 
-local STEPS, SAMPLES = 12, 2
+local STEPS, DECODER_STEPS, SAMPLES = 12, 8, 2
 
 local function mixed(i, h)
   local x = (i * 0x9E3779B1 + h * 0x85EBCA77) & 0xFFFFFFFF
@@ -66,6 +65,30 @@ local function gradient_norm(trainer, before)
   return sum ^ 0.5
 end
 
+local function product(shape)
+  local n = 1
+  for _, d in ipairs(shape) do n = n * d end
+  return n
+end
+
+-- SAMPLES samples of that shape: tokens where it has one dimension, else numbers
+local function samples(shape)
+  if #shape > 1 then return numbers(SAMPLES * product(shape), "input") end
+  local ids = {}
+  for i = 0, SAMPLES * shape[1] - 1 do ids[i + 1] = 3 + mixed(i, 1) % 40 end
+  return ids
+end
+
+-- What the experiment says that it reads, and samples of it
+local function inputs_of(experiment)
+  local input = experiment.base.input
+  if type(input) == "function" then input = input{tokens = STEPS, decoder_tokens = DECODER_STEPS} end
+  if input[1] then return input, samples(input) end
+  local x = {}
+  for name, shape in pairs(input) do x[name] = samples(shape) end
+  return input, x
+end
+
 local function apart(a, b) return math.abs(a - b) / math.max(1, math.abs(b)) end
 
 -- tests/peers/hf.py reads these lines.
@@ -75,14 +98,7 @@ end
 
 for _, case in ipairs(cases) do
   local experiment = imported(case.config)
-  local config = core.json(case.config, "config")
-  local input, x = {STEPS}, {}
-  if config.image_size then
-    input = {config.num_channels, config.image_size, config.image_size}
-    x = numbers(SAMPLES * input[1] * input[2] * input[3], "input")
-  else
-    for i = 0, SAMPLES * STEPS - 1 do x[i + 1] = 3 + mixed(i, 1) % 40 end
-  end
+  local input, x = inputs_of(experiment)
   local trainer <close> = trainer_of(experiment, input, optim.SGD{lr = 1})
   local params, count = trainer:parameters()
   tap.is(count, case.parameters, case.name .. ": parameters")
@@ -101,6 +117,7 @@ for _, case in ipairs(cases) do
   for i = 0, shape[1] - 1 do labels[i + 1] = mixed(i, 2) % shape[2] end
   within(1e-5, apart(trainer:step(x, labels), case.loss), case, "loss")
   within(1e-4, math.abs(gradient_norm(trainer, before) - case.norm) / case.norm, case, "gradients")
+  tap.is(trainer:memory().peak.bytes, trainer:predicted().peak.bytes, case.name .. ": peak as predicted")
 end
 
 -- ---- what is wrong with a file
@@ -119,7 +136,7 @@ refused("{", "config.json", "no JSON")
 refused("[1]", "expected an object of settings", "a list")
 refused("{}", '"model_type" is missing', "no family")
 refused('{"model_type": "lama"}', 'did you mean "llama"', "an unknown family")
-refused('{"model_type": "t5"}', '"t5" is not imported: mt.models has no family that reads two sequences', "a family that is not there")
+refused('{"model_type": "mamba"}', '"mamba" is not imported: scans of states are no layer', "a family that is not there")
 refused('{"model_type": "llama"}', '"hidden_size" is missing', "no size")
 refused(LLAMA:format ', "head_dim": "x"', "head_dim: expected a number", "a word for a number")
 refused(LLAMA:format ', "rope_scaling": {"rope_type": "yarn"}', 'found "yarn"', "positions that are not here")
