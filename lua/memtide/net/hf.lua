@@ -32,17 +32,20 @@ end
 --     longest          the option that limits them; nil: nothing does
 --     unread(options)  positions of that limit that no token reads
 --     shape(options)   of a sample of what are no tokens
+--     part             the option that has these options; nil: they are the model's own
+--   parts     {option = fields of its table without which the sizes are not known}
+--   loss      as the script has it, where it is not the usual one
 --   says      what the script says of its samples
 --   layer_type(options, i)  what the field layer_types must say of layer i
 -- Options of the model are fields of the same name; `fields` below has those that are said in other ways.
 local PLACES = "max_position_embeddings"
 
-local function tokens(name, option, longest, unread)
-  return {name = name, option = option, longest = longest, unread = unread}
+local function tokens(name, option, longest, unread, part)
+  return {name = name, option = option, longest = longest, unread = unread, part = part}
 end
 
-local function images(name)
-  return {name = name, shape = function(o) return {o.num_channels, o.image_size, o.image_size} end}
+local function images(name, part)
+  return {name = name, part = part, shape = function(o) return {o.num_channels, o.image_size, o.image_size} end}
 end
 
 -- A decoder like Llama, by what its row has beside the usual
@@ -120,11 +123,16 @@ local FAMILIES = {
     {name = "input_features", shape = function(o) return {o.num_mel_bins, 2 * o.max_source_positions} end},
     "max_target_positions", {needs = with(OF_SIDES, "num_mel_bins", "max_source_positions", "max_target_positions"),
       must = {encoder_layerdrop = 0, decoder_layerdrop = 0, apply_spec_augment = false}}),
+  clip = {models = {CLIPModel = "CLIP"}, needs = {"projection_dim"},
+    parts = {text_config = with(OF_TOKENS, PLACES), vision_config = OF_IMAGES},
+    inputs = {tokens("input_ids", "tokens", PLACES, nil, "text_config"), images("pixel_values", "vision_config")},
+    loss = "0.5 * nn.CrossEntropyLoss() + 0.5 * nn.CrossEntropyLoss()",
+    says = "Text i of a batch belongs to image i: the targets of N samples are 0 to N - 1. Random data have any numbers\n" ..
+      "  -- below N, which changes the loss and nothing else."},
 }
 
 -- Families that are known and cannot be imported, and why
 local NOT_HERE = {
-  clip = "mt.models has no family that reads images and tokens",
   mixtral = "mixtures of experts are no layer",
   mamba = "scans of states are no layer",
 }
@@ -264,6 +272,27 @@ local function check_layers(path, config, family, o)
   end
 end
 
+-- The options of a model, or of a part of one, as the file says them: those that a script has, which are the sizes in
+-- `needs` and what differs from its default, and all
+local function read_options(path, config, defaults, needs, parts)
+  local options, all, shown = {}, {}, {}
+  for _, name in ipairs(needs) do
+    check_size(path, config, name)
+    shown[name] = true
+  end
+  for option, default in pairs(defaults) do
+    local value = option_of(path, config, option, default)
+    if parts[option] then
+      if value == nil then fail(path, '"%s" is missing', option) end
+      options[option], all[option] = read_options(path .. ": " .. option, value, default, parts[option], {})
+    else
+      if value ~= nil and (shown[option] or literal.of(value) ~= literal.of(default)) then options[option] = value end
+      if value == nil then all[option] = default else all[option] = value end
+    end
+  end
+  return options, all
+end
+
 -- The model that a config.json describes -> {name, options, all, family, architecture, said}: its name in mt.models,
 -- the sizes and the options that differ from their defaults, and all options. Raises a failure that names the file and the field.
 function hf.read(path)
@@ -271,35 +300,31 @@ function hf.read(path)
   local family = family_of(path, config)
   local architecture, said = architecture_of(path, config, family)
   check_fixed(path, config, family)
-  for _, name in ipairs(family.needs) do check_size(path, config, name) end
   local name = family.models[architecture]
-  local defaults, options, all, shown = model.defaults[name], {}, {}, {}
-  for _, size in ipairs(family.needs) do shown[size] = true end
-  for option, default in pairs(defaults) do
-    local value = option_of(path, config, option, default)
-    if value ~= nil and (shown[option] or literal.of(value) ~= literal.of(default)) then options[option] = value end
-    if value == nil then all[option] = default else all[option] = value end
-  end
+  local options, all = read_options(path, config, model.defaults[name], family.needs, family.parts or {})
   check_layers(path, config, family, all)
   return {name = name, options = options, all = all, family = family, architecture = architecture, said = said}
 end
 
 -- ---- the script
 
--- The options as they stand in a script, sizes first, in lines that are not too long
-local function options_text(found)
-  local first, lines, line = {}, {}, "   "
-  for i, name in ipairs(found.family.needs) do first[name] = i end
-  local names = util.sorted_keys(found.options)
+-- The options as they stand in a script, sizes first, in lines that are not too long; parts in lines of their own
+local function options_text(options, needs, parts, margin)
+  local first, lines, line = {}, {}, margin
+  for i, name in ipairs(needs) do first[name] = i end
+  local names = util.sorted_keys(options)
   table.sort(names, function(a, b)
     local x, y = first[a] or math.huge, first[b] or math.huge
     if x ~= y then return x < y end
     return a < b
   end)
   for _, name in ipairs(names) do
-    local word = ("%s = %s,"):format(name, literal.of(found.options[name]))
-    if #line + 1 + #word > 110 then lines[#lines + 1], line = line, "   " end
+    local inner = parts[name] and options_text(options[name], parts[name], {}, margin .. "  ")
+    local word = inner and ("%s = {\n%s\n%s },"):format(name, inner, margin)
+      or ("%s = %s,"):format(name, literal.of(options[name]))
+    if line ~= margin and (inner or #line + 1 + #word > 110) then lines[#lines + 1], line = line, margin end
     line = line .. " " .. word
+    if inner then lines[#lines + 1], line = line, margin end
   end
   if line:find "%S" then lines[#lines + 1] = line end
   return table.concat(lines, "\n")
@@ -328,8 +353,9 @@ return mt.experiment{
 
 -- The inputs as a table in the script, and the options that it needs, {}: none
 local function input_text(found)
-  local o, options, parts = found.all, {}, {}
+  local options, parts = {}, {}
   for i, input in ipairs(found.family.inputs) do
+    local o = input.part and found.all[input.part] or found.all
     if input.option then
       local most = input.longest and o[input.longest] - (input.unread and input.unread(o) or 0)
       local limit = most and (", at most %d"):format(most) or ""
@@ -353,7 +379,8 @@ local function data_lines(found, given)
     text = ("function(s) return %s end"):format(text)
   end
   lines[#lines + 1] = ("  input = %s,"):format(text)
-  lines[#lines + 1] = o.num_labels == 1 and "  loss = nn.MSELoss()," or "  loss = nn.CrossEntropyLoss(),"
+  local loss = found.family.loss or o.num_labels == 1 and "nn.MSELoss()" or "nn.CrossEntropyLoss()"
+  lines[#lines + 1] = ("  loss = %s,"):format(loss)
   if given then lines[#lines + 1] = "  weights = " .. given .. "," end
   return table.concat(lines, "\n")
 end
@@ -376,7 +403,7 @@ end
 local function least_input(found)
   local least = {}
   for _, input in ipairs(found.family.inputs) do
-    local shape = input.shape and input.shape(found.all) or {1}
+    local shape = input.shape and input.shape(input.part and found.all[input.part] or found.all) or {1}
     if not input.name then return shape end
     least[input.name] = shape
   end
@@ -402,7 +429,8 @@ function hf.import(path)
   local from = found.said and "" or ("; the file names no model with a head: this is %s"):format(found.architecture)
   local name = (folder:match "([^/]+)/*$" or ""):gsub("[^%w_.-]", "_")
   if name:match "^%.*$" then name = found.name:lower() end
-  local text = SCRIPT:format(util.printable(file), from, parameters, found.name, options_text(found), literal.of(name),
+  local options = options_text(found.options, found.family.needs, found.family.parts or {}, "   ")
+  local text = SCRIPT:format(util.printable(file), from, parameters, found.name, options, literal.of(name),
     data_lines(found, given))
   network:close()
   return text, notes
