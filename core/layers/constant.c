@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "network/layer.h"
 
 /* ---- constants */
@@ -107,12 +106,11 @@ int layer_buckets_shape(Network *n, Layer *l, Err *e) {
 int layer_buckets_forward(Lower *lw, const Layer *l, const int *in) {
     const Buckets buckets = buckets_of(l);
     const int64_t steps = l->out.dim[0];
-    double *values = mem_new((size_t)(steps * steps) * sizeof *values);
+    int32_t *values;
     (void)in;
-    if (!values) return lw->p->failed = true, 0;
-    for (int64_t i = 0; i < steps * steps; i++) values[i] = (double)bucket_of(buckets, i / steps, i % steps);
-    const int made = program_constant(lw->p, l->path, l->out, DT_I32, values);
-    mem_free(values);
+    const int made = program_whole_numbers(lw->p, l->path, l->out, &values);
+    for (int64_t i = 0; i < steps * steps && values; i++)
+        values[i] = (int32_t)bucket_of(buckets, i / steps, i % steps);
     return made;
 }
 
