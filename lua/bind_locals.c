@@ -36,7 +36,8 @@ static void watch(lua_State *L, Locals *w) {
 /* Functions of memtide's stand for one call of PyTorch's, but those that are networks themselves. */
 static bool is_own(const char *source) {
     static const char *const networks[] = {"@memtide/net/models.lua", "@memtide/net/decoders.lua",
-                                           "@memtide/net/encoders.lua", "@memtide/net/transformer.lua"};
+                                           "@memtide/net/clip.lua", "@memtide/net/encoders.lua",
+                                           "@memtide/net/seq2seq.lua", "@memtide/net/transformer.lua"};
     for (size_t i = 0; i < ARRAY_LEN(networks); i++)
         if (!strcmp(source, networks[i])) return false;
     return !strncmp(source, "@memtide/", 9);

@@ -70,6 +70,36 @@ Tensor *module_constant(Eager *g, const Layer *l, Tensor *const *in) {
                           : tensor_ref(module_param(g, l, 0));
 }
 
+/* T5Attention.compute_bias without the lookup: positions of keys less those of queries, and what
+ * _relative_position_bucket makes of them. What is dead before the result is there is not traced but for the largest. */
+Tensor *module_buckets(Eager *g, const Layer *l, Tensor *const *in) {
+    const Size size = size_from(&l->out);
+    (void)in;
+    Tensor *distance = aten_random(g, "aten::sub", size, T_LONG), *y = aten_random(g, "aten::add", size, T_LONG);
+    tensor_drop(g, distance);
+    return y;
+}
+
+/* CLIPTextTransformer: x[torch.arange(N), ids.to(torch.int).argmax(-1)], or (ids.to(torch.int) == token).int().argmax(-1) */
+Tensor *module_select_token(Eager *g, const Layer *l, Tensor *const *in) {
+    const Size ids = size_from(&l->ins[1].shape), x = in[0]->size;
+    char text[OPTION_WORDS];
+    const bool largest = options_word(&l->options, "token", text)[0];
+    Tensor *samples = aten_random(g, "aten::arange", SIZE(x.of[0]), T_LONG), *whole = aten_random(g, "aten::_to_copy", ids, T_INT);
+    if (!largest) {
+        Tensor *same = aten_random(g, "aten::eq", ids, T_BOOL);
+        tensor_set(g, &whole, aten_random(g, "aten::_to_copy", ids, T_INT));
+        tensor_drop(g, same);
+    }
+    Tensor *place = aten_random(g, "aten::argmax", SIZE(x.of[0]), T_LONG);
+    tensor_drop(g, whole);
+    Tensor *flat = aten_view(g, in[0], SIZE(x.of[0] * x.of[1], x.of[2])), *y = aten_index(g, flat, place);
+    tensor_drop(g, flat);
+    tensor_drop(g, place);
+    tensor_drop(g, samples);
+    return y;
+}
+
 Tensor *module_index(Eager *g, const Layer *l, Tensor *const *in) {
     (void)l;
     return aten_index(g, in[0], in[1]);

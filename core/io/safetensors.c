@@ -366,7 +366,7 @@ const Tensor *safetensors_find(const Safetensors *s, const char *name) {
 }
 
 int safetensors_check_shape(const Safetensors *s, const Tensor *t, const Shape *expected, Err *e) {
-    bool same = t->rank == expected->rank;
+    bool same = t->rank == expected->rank || (!t->rank && expected->rank == 1 && expected->dim[0] == 1); /* a number */
     for (int i = 0; i < t->rank && same; i++) same = t->dim[i] == expected->dim[i];
     if (same) return OK;
     char text[SHAPE_TEXT], found[24 * TENSOR_RANK] = "";

@@ -1,6 +1,7 @@
 /* Values that a script gives: Buffer, a module's own (PyTorch's register_buffer), which is in the state_dict, and
- * Tensor, which forward makes (torch.tensor). `which`: 0, 1. And Index: rows of a table (V, D), a value or a parameter,
- * by a constant of whole numbers: (...) becomes (..., D). */
+ * Tensor, which forward makes (torch.tensor). `which`: 0, 1. RelativePositionBuckets: whole numbers that follow from how
+ * many steps a sequence has. And Index: rows of a table (V, D), a value or a parameter, by a constant of whole numbers:
+ * (...) becomes (..., D). */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -65,6 +66,52 @@ int layer_constant_forward(Lower *lw, const Layer *l, const int *in) {
     if (!l->kind->which) return lw->param[l->param[0]];
     const double *values = find_values(l, &shape, NULL);
     return values ? program_constant(lw->p, l->path, shape, type_of(l), values) : 0; /* checked before */
+}
+
+/* ---- buckets of relative positions: of (N, T, ...) the T x T buckets in which key j lies for query i, as transformers'
+ * T5Attention._relative_position_bucket has them. Half of the buckets are for one distance each, the others widen with
+ * its logarithm until max_distance; where they are bidirectional, keys after the query have half of all for themselves. */
+
+typedef struct Buckets { int64_t n, most; bool both; } Buckets;
+
+static Buckets buckets_of(const Layer *l) {
+    return (Buckets){options_int(&l->options, "num_buckets"), options_int(&l->options, "max_distance"),
+                     options_bool(&l->options, "bidirectional")};
+}
+
+/* In fp32, as PyTorch computes it: a distance at the edge of a bucket must fall as it does there. */
+static int64_t bucket_of(Buckets b, int64_t query, int64_t key) {
+    const int64_t n = b.both ? b.n / 2 : b.n, exact = n / 2, first = b.both && key > query ? n : 0;
+    const int64_t distance = key > query ? b.both ? key - query : 0 : query - key;
+    if (distance < exact) return first + distance;
+    const float part = logf((float)distance / (float)exact) / (float)log((double)b.most / (double)exact);
+    return first + min_i64(exact + (int64_t)(part * (float)(n - exact)), n - 1);
+}
+
+int layer_buckets_shape(Network *n, Layer *l, Err *e) {
+    char text[SHAPE_TEXT];
+    (void)n;
+    int code = layer_expect_inputs(l, 1, e);
+    const int64_t least = options_bool(&l->options, "bidirectional") ? 4 : 2; /* one bucket for a single distance */
+    if (!code) code = layer_expect_range(l, "num_buckets", least, INT32_MAX, e);
+    if (!code) code = layer_expect_range(l, "max_distance", buckets_of(l).n / (least / 2) / 2 + 1, INT32_MAX, e);
+    if (code) return code;
+    if (l->in_is_param || l->in.rank < 2)
+        return layer_error(l, e, "expected a sequence (N, T, ...), found %s", shape_text(&l->in, text));
+    layer_output(l, shape2(l->in.dim[1], l->in.dim[1]));
+    l->out_below = buckets_of(l).n;
+    return OK;
+}
+
+int layer_buckets_forward(Lower *lw, const Layer *l, const int *in) {
+    const Buckets buckets = buckets_of(l);
+    const int64_t steps = l->out.dim[0];
+    int32_t *values;
+    (void)in;
+    const int made = program_whole_numbers(lw->p, l->path, l->out, &values);
+    for (int64_t i = 0; i < steps * steps && values; i++)
+        values[i] = (int32_t)bucket_of(buckets, i / steps, i % steps);
+    return made;
 }
 
 /* ---- rows by a constant */

@@ -1,6 +1,7 @@
 /* Embedding: rows of a table w (V, D), chosen by the network's input, which then holds indices: (N) becomes (N, D),
  * (N, T) becomes (N, T, D). PositionEmbedding: T rows of a table (P, D), from `offset` on, added to each sample
- * (T, D), as GPT does with an Embedding of the numbers 0 to T - 1. Both tables start as PyTorch's: normal. */
+ * (T, D), as GPT does with an Embedding of the numbers 0 to T - 1. Both tables start as PyTorch's: normal. SelectToken:
+ * of each sample the step where a token stands first in its indices. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -66,4 +67,41 @@ int layer_positions_forward(Lower *lw, const Layer *l, const int *in) {
     memset(&a, 0, sizeof a);
     a.axis.start = options_int(&l->options, "offset");
     return lower_layer(lw, OP_add_rows, l, in, &a);
+}
+
+/* ---- SelectToken: x (N, T, D) and ids (N, T) become (N, D), as x[arange(N), (ids == token).int().argmax(-1)] or, of the
+ * largest, x[arange(N), ids.argmax(-1)]. A sample without the token gives its first step, as there. */
+
+static int64_t token_of(const Layer *l) {
+    char text[OPTION_WORDS];
+    return options_word(&l->options, "token", text)[0] ? -1 : options_int(&l->options, "token");
+}
+
+int layer_select_token_shape(Network *n, Layer *l, Err *e) {
+    char x[SHAPE_TEXT], ids[SHAPE_TEXT];
+    if (l->n_in != 2) return layer_error(l, e, "takes 2 inputs (x, ids), found %d", l->n_in);
+    int code = layer_expect_range(l, "token", 0, INT32_MAX, e);
+    if (!code) code = layer_expect_rank(l, 3, "(N, T, D)", e);
+    if (code) return code;
+    const Value *tokens = &l->ins[1];
+    if (!tokens->input || !n->inputs[tokens->input - 1].indices)
+        return layer_error(l, e, "expected as ids an input of the network that an Embedding has read before");
+    if (tokens->shape.rank != 2 || tokens->shape.dim[1] != l->in.dim[1])
+        return layer_error(l, e, "expected x (N, T, D) and ids (N, T), found %s and %s", shape_text(&l->in, x),
+                           shape_text(&tokens->shape, ids));
+    layer_output(l, shape2(l->in.dim[0], l->in.dim[2]));
+    return OK;
+}
+
+int layer_select_token_forward(Lower *lw, const Layer *l, const int *in) {
+    Attr place, table;
+    memset(&place, 0, sizeof place);
+    memset(&table, 0, sizeof table);
+    place.place.token = token_of(l);
+    table.embedding.padding = -1;
+    const Shape x = l->in;
+    const int rows = lower_emit(lw, OP_first_place, l, &in[1], 1,
+                                lower_temp(lw, l, "rows", shape1(x.dim[0]), NULL, DT_I32), &place);
+    const int flat = lower_view_as(lw, l, "flat", shape2(x.dim[0] * x.dim[1], x.dim[2]), lower_rows(lw, l, in[0]));
+    return lower_op(lw, OP_embedding, l, (int[]){rows, flat}, 2, &table);
 }

@@ -210,13 +210,13 @@ static bool is_indices(const Program *p, int b) {
     return false;
 }
 
-/* Two mistakes that no single layer sees: only an Embedding may read indices, and in training batch normalisation needs
- * two values per channel for a variance. */
+/* Two mistakes that no single layer sees: only Embedding and SelectToken may read indices, and in training batch
+ * normalisation needs two values per channel for a variance. */
 static int check_ops(const Program *p, Err *e) {
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
         EACH_IN(op, k)
-            if (is_indices(p, op->in[k]) && op->kind != OP_embedding)
+            if (is_indices(p, op->in[k]) && op->kind != OP_embedding && op->kind != OP_first_place)
                 return err_set(e, ERR_SCRIPT,
                                "layer %s: the network's input holds indices, which only nn.Embedding reads",
                                op->path);

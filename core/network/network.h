@@ -11,7 +11,7 @@
 
 enum {
     LAYER_PATH = OP_PATH,
-    LAYER_NAME = 32,
+    LAYER_NAME = 64,
     LAYER_WHERE = 64,
     LAYER_IN = OP_IN,  /* most inputs of one layer */
     LAYER_DEPTH = 32,  /* most levels of containers */

@@ -110,6 +110,7 @@ typedef struct AxisAttr { int32_t axis; int64_t start; } AxisAttr; /* axis: one 
  * precision pass replaces it by that */
 typedef struct NormAttr { int32_t axis, groups; float eps, momentum; } NormAttr;
 typedef struct SoftmaxAttr { int32_t axis, log; } SoftmaxAttr; /* log: the logarithm of the probabilities */
+typedef struct PlaceAttr { int64_t token; } PlaceAttr;           /* that is looked for, -1: the largest of the row */
 typedef struct EmbeddingAttr { int64_t padding; } EmbeddingAttr; /* the row that gets no gradient, -1: none */
 
 /* All bytes are zero before it is filled, so that memcmp compares attributes. */
@@ -131,6 +132,7 @@ typedef union Attr {
     NormAttr norm;
     SoftmaxAttr softmax;
     EmbeddingAttr embedding;
+    PlaceAttr place;
     UpsampleAttr upsample;
     RotaryAttr rotary;
     LossAttr loss;

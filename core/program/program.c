@@ -154,13 +154,18 @@ int program_state(Program *p) {
 
 int program_calls(Program *p) { return counter(p, &p->calls, CAT_OTHER, 1, "calls"); }
 
-void program_set_constant(Program *p, int buf, const double *values) {
-    if (p->failed) return;
-    Buf *b = &p->bufs[buf];
+/* Gives the buffer room for the values that it has for good. */
+static void make_constant(Program *p, Buf *b) {
     assert(b->dtype == DT_F32 || b->dtype == DT_I32);
     b->kind = BUF_PERSISTENT;
     b->constant = mem_new(constant_bytes(b));
     if (!b->constant) p->failed = true;
+}
+
+void program_set_constant(Program *p, int buf, const double *values) {
+    if (p->failed) return;
+    Buf *b = &p->bufs[buf];
+    make_constant(p, b);
     for (int64_t i = 0; i < shape_elements(&b->shape) && b->constant; i++) {
         if (b->dtype == DT_I32) ((int32_t *)b->constant)[i] = (int32_t)values[i];
         else ((float *)b->constant)[i] = (float)values[i];
@@ -170,6 +175,15 @@ void program_set_constant(Program *p, int buf, const double *values) {
 int program_constant(Program *p, const char *name, Shape shape, DType dtype, const double *values) {
     int b = program_buf(p, CAT_OTHER, shape, dtype, "%s", name);
     program_set_constant(p, b, values);
+    return b;
+}
+
+int program_whole_numbers(Program *p, const char *name, Shape shape, int32_t **values) {
+    int b = program_buf(p, CAT_OTHER, shape, DT_I32, "%s", name);
+    *values = NULL;
+    if (p->failed) return b;
+    make_constant(p, &p->bufs[b]);
+    *values = p->bufs[b].constant;
     return b;
 }
 

@@ -155,6 +155,8 @@ int program_calls(Program *p);
 void program_set_constant(Program *p, int buf, const double *values);
 /* A new constant, fp32 or i32, of the category other. On failure as program_buf. */
 int program_constant(Program *p, const char *name, Shape shape, DType dtype, const double *values);
+/* The same of whole numbers, which the caller fills in: *values has room for all; NULL once p->failed is set. */
+int program_whole_numbers(Program *p, const char *name, Shape shape, int32_t **values);
 
 /* Fills in op->flops and op->traffic. All operands that are not optional must be there. */
 void op_cost(const Program *p, Op *op);

@@ -1,5 +1,6 @@
 /* embedding.c: rows of a table w (V, D), and their gradient. It sums over positions in ascending order: the same bits
- * for any number of threads. add_rows: rows of a table from `start` on, added to each sample. */
+ * for any number of threads. add_rows: rows of a table from `start` on, added to each sample. first_place: which rows of
+ * (N T, D) the places of a token are. */
 #include "cpu.h"
 #include "parallel.h"
 
@@ -121,5 +122,27 @@ int k_cpu_add_rows_dw(const KArgs *a, Err *e) {
     (void)e;
     assert(a->add_rows_dw.dy.count % sample_size(&a->add_rows_dw.dy) == 0);
     blocks_run(a, a->add_rows_dw.dw.count, add_rows_dw_piece);
+    return OK;
+}
+
+/* ---- idx (N, T), y (N) */
+
+static void place_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const int64_t steps = a->first_place.idx.shape.dim[1], token = a->attr->place.token;
+    int32_t *y = a->first_place.y.data;
+    for (int64_t n = begin; n < end; n++) {
+        const int32_t *row = (const int32_t *)a->first_place.idx.data + n * steps;
+        int64_t first = 0;
+        for (int64_t t = 1; t < steps; t++)
+            if (token < 0 ? row[t] > row[first] : row[t] == token && row[first] != token) first = t;
+        y[n] = (int32_t)(n * steps + first);
+    }
+}
+
+int k_cpu_first_place(const KArgs *a, Err *e) {
+    const View *idx = &a->first_place.idx;
+    if (idx->count > INT32_MAX)
+        return err_set(e, ERR_UNSUPPORTED, "first_place: at most %d places, found %lld", INT32_MAX, (long long)idx->count);
+    range_run(a, idx->shape.dim[0], rows_grain(idx->shape.dim[1]), place_piece);
     return OK;
 }

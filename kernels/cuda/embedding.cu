@@ -1,6 +1,6 @@
 /* embedding.cu: rows of a table w (V, D), and their gradient. For the gradient a block per row and part of D walks all
  * positions in ascending order, so that the order of a sum is fixed. add_rows: rows of a table from `start` on, added
- * to each sample. */
+ * to each sample. first_place: which rows of (N T, D) the places of a token are, a thread per sample. */
 #include "elements.h"
 
 /* EACH: elements of a row that a thread has. WORDS: of 32 positions each, that a round looks at */
@@ -111,4 +111,23 @@ int k_cuda_add_rows_dw(const KArgs *a, Err *e) {
     assert(dy->count % sample == 0);
     return launch_op(a, e, sum_samples, blocks_for(a, dw->count, TABLE_THREADS), TABLE_THREADS, elements_of(dw),
                      elements_of(dy), dw->count, offset_of(a, dw), sample, dy->count / sample);
+}
+
+static __global__ void first_place_kernel(int32_t *y, const int32_t *idx, int64_t samples, int64_t steps, int64_t token) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < samples; n += stride) {
+        const int32_t *row = idx + n * steps;
+        int64_t first = 0;
+        for (int64_t t = 1; t < steps; t++)
+            if (token < 0 ? row[t] > row[first] : row[t] == token && row[first] != token) first = t;
+        y[n] = (int32_t)(n * steps + first);
+    }
+}
+
+int k_cuda_first_place(const KArgs *a, Err *e) {
+    const View *idx = &a->first_place.idx, *y = &a->first_place.y;
+    if (idx->count > INT32_MAX)
+        return err_set(e, ERR_UNSUPPORTED, "first_place: at most %d places, found %lld", INT32_MAX, (long long)idx->count);
+    return launch_op(a, e, first_place_kernel, blocks_for(a, y->count, TABLE_THREADS), TABLE_THREADS, (int32_t *)y->data,
+                     (const int32_t *)idx->data, idx->shape.dim[0], idx->shape.dim[1], a->attr->place.token);
 }

@@ -25,7 +25,7 @@ typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
 static FillFn fill_batches, fill_variance, fill_indices;
 static FillFn fill_update, fill_calls, fill_coarse, fill_positions, fill_labels, fill_stats, fill_probabilities;
-static FillFn fill_rows, fill_infinity, fill_codes, fill_maxima;
+static FillFn fill_places, fill_rows, fill_infinity, fill_codes, fill_maxima;
 
 static const OpTest op_tests[] = {
     {OP_act, "fx", "gx", NULL},
@@ -70,6 +70,7 @@ static const OpTest op_tests[] = {
     {OP_softmax_dx, "fx gx", "fx", NULL},
     {OP_embedding, "iy fz", "fx", fill_indices},
     {OP_embedding_dw, "fx iy", "gz", fill_indices},
+    {OP_first_place, "ix", "in", fill_places},
     {OP_add_rows, "fx fz", "fx", NULL},
     {OP_add_rows_dw, "fx", "gz", NULL},
     {OP_rotary, "fx", "gx", NULL},
@@ -531,6 +532,9 @@ static const Case cases[] = {
      .absent_in = PLAIN_IN, .absent_out = 8 | 32, .order = {3, 5, 7}},
     {"overflow", OP_adam8bit, .x = S2(4, 128), .y = S1(4), RULE(.lr = 0.1f, .block_size = 256),
      .state = {1024, 0, 1, 5}, .absent_out = 8},
+    {"the largest", OP_first_place, .x = S2(4001, 5), .attr.place = {-1}},
+    {"a token", OP_first_place, .x = S2(4001, 5), .attr.place = {2}},
+    {"one place", OP_first_place, .x = S2(3, 1), .attr.place = {0}},
     {"one", OP_gather, .x = ONE}, {"odd", OP_gather, .x = ODD}, {"rows", OP_gather, .x = S2(4001, 5)},
     {"one", OP_gather_dx, .x = ONE}, {"odd", OP_gather_dx, .x = ODD}, {"rows", OP_gather_dx, .x = S2(4001, 5)},
     {"one", OP_formula, .x = ONE, RULE(.lr = 0.01f), .absent_in = PLAIN_IN, .state = {1, 0, 0, 1}, .absent_out = 8 | 16},

@@ -198,6 +198,8 @@ static const struct { const char *layer; int features; } sequences[] = {
     {"Graph{Einsum(...i:...i->...)<-1,-1>}", 5}, {"Graph{Linear(6, 3) Einsum(...i:...j->...ij)<0,-1> Tanh<1>}", 90},
     {"Checkpoint{Graph{Transpose(0, 1) Tanh<0> Einsum(tbd:btd->btd)<1,-1>}}", 30},
     {"Graph{Norm(-1, true) Clamp(min=0.01)<0> Div<-1,1>}", 30}, {"Norm(1)", 6},
+    {"Graph{Parameter(8:2, normal) RelativePositionBuckets(8, 6)<-1> Index<0,1> Permute(2:0:1)<2>"
+     " ScaledDotProductAttention(num_heads=2)<-1,-1,-1,3>}", 30},
     {"Graph{Parameter(4:6, normal) Buffer(0:3:3:1:0, 5, int64) Index<0,1> Mul<-1,2>}", 30},
     {"Graph{Linear(6, 3) Flatten(0, 1)<0> Buffer(9:0:3:3, 2:2, int64) Index<1,2> Mean(0)<3> Sum(0, true)<4> Mul<0,5>}", 15},
     {"Graph{Parameter(4:6, normal) Parameter(4, normal) Buffer(1:0:1:1, 4) Mul<1,2> LinearFunction<-1,0,3>}", 20},
@@ -216,6 +218,8 @@ static const char *const of_indices[] = {
     "Sequential{Embedding(10, 5) Flatten Linear(30, 10)}",
     "Sequential{Embedding(10, 5, 3) PositionEmbedding(6, 5) LayerNorm(5) Tanh Flatten Linear(30, 10)}",
     "Sequential{Embedding(10, 5, padding_idx=-1) PositionEmbedding(9, 5) Select(1, -1) Linear(5, 10)}",
+    "Graph{Embedding(10, 5)<-1> SelectToken(max)<0,-1> Linear(5, 10)<1>}",
+    "Graph{Embedding(10, 5)<-1> Tanh<0> SelectToken(4)<1,-1> Linear(5, 10)<2>}",
     "Sequential{Embedding(10, 10)! PositionEmbedding(6, 10) Softmax(1) LayerNorm(10) Flatten(0, 1)}",
 };
 

@@ -311,6 +311,11 @@ static void fill_variance(Bench *b) {
     for (int64_t i = 0; i < var->count; i++) var->values[i] = fabs(var->values[i]);
 }
 
+/* Few different tokens, so that most rows have the same one twice, and some have none */
+static void fill_places(Bench *b) {
+    for (int64_t i = 0; i < b->operand[0].count; i++) b->operand[0].values[i] = floor(uniform() * 4);
+}
+
 static void fill_indices(Bench *b) {
     Operand *idx = &b->operand[b->c->kind == OP_embedding ? 0 : 1];
     for (int64_t i = 0; i < idx->count; i++) idx->values[i] = floor(uniform() * (double)b->c->z.dim[0]);

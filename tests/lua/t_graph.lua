@@ -323,6 +323,7 @@ tap.raises("self.fcc does not exist (did you mean \"fc\"?)", "a wrong name", gra
   return self.fcc(x)
 end))
 tap.raises("Linear is called with a table", "no value", function() return nn.Linear(2, 2)({1, 2}) end)
+tap.raises('"a..b" cannot be the name of a layer', "a name with two dots", graph(print, {["a..b"] = nn.ReLU()}))
 tap.raises('"kind" cannot be the name of a layer', "a reserved name", graph(print, {kind = nn.ReLU()}))
 tap.raises("Graph: forward: expected a function", "no forward", function() return nn.Graph{fc = nn.Linear(2, 2)} end)
 tap.raises("prelu#1 PReLU", "a layer with parameters that has no name", network, nn.Graph{forward = function(_, x)

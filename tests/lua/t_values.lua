@@ -11,6 +11,14 @@ local function compared(name, rows, columns)
   return nn[name](nn.arange(rows):unsqueeze(1), nn.arange(columns):unsqueeze(0))
 end
 
+-- The buckets of relative positions of x (1, n) as numbers (n, n)
+local function buckets(x, n, count, most, bidirectional)
+  local numbers = {}
+  for i = 1, count do numbers[i] = {i - 1} end
+  local index = nn.relative_position_buckets(x, count, most, {bidirectional = bidirectional})
+  return nn.tensor(numbers)[index]:view(n, n) + 0 * x
+end
+
 -- What forward gives: "2,3: 1 2 3 4 5 6"
 local function outcome(input, forward)
   local x, count = {}, 1
@@ -45,6 +53,10 @@ for _, row in ipairs{
   {{1, 2, 4}, function(x) return x:narrow(2, 0, 2, {step = 2}) end, "1,2,2: 0 2 4 6", "... of the last dimension"},
   {{1, 4, 2, 2}, function(x) return x:narrow(1, 3, 1, {step = 2}) end, "1,1,2,2: 12 13 14 15", "... of an image"},
   {{3, 2}, function(x) return x[nn.tensor({{2, 0}, {0, 1}}, {dtype = "int64"})] end, "2,2,2: 4 5 0 1 0 1 2 3", "rows"},
+  {{1, 7}, function(x) return buckets(x, 7, 8, 6, true) end, -- transformers' _relative_position_bucket(j - i, True, 8, 6)
+    "7,7: 0 5 6 6 7 7 7 1 0 5 6 6 7 7 2 1 0 5 6 6 7 2 2 1 0 5 6 6 3 2 2 1 0 5 6 3 3 2 2 1 0 5 3 3 3 2 2 1 0", "buckets"},
+  {{1, 7}, function(x) return buckets(x, 7, 4, 5, false) end, -- ... (j - i, False, 4, 5)
+    "7,7: 0 0 0 0 0 0 0 1 0 0 0 0 0 0 2 1 0 0 0 0 0 2 2 1 0 0 0 0 3 2 2 1 0 0 0 3 3 2 2 1 0 0 3 3 3 2 2 1 0", "... of the past"},
   {{1, 2, 2}, function(x) return x + nn.tensor{{0.5, -1}} end, "1,2,2: 0.5 0 2.5 2", "a tensor of numbers"},
   {{1, 2}, function(x) return x * nn.tensor({1, 2, 3, 4}, {shape = {2, 2}}) end, "2,2: 0 2 0 4", "... with a shape"},
   {{1, 2}, function(x) return nn.linear(x, nn.tensor{{1, 2}, {3, 4}, {5, 6}}, nn.tensor{1, 0, 0}) end, "1,3: 3 4 6",
@@ -158,6 +170,10 @@ for _, row in ipairs{
   {"reads whole numbers, which only x[index] does", {3, 2}, function(x) return x + nn.tensor({0, 1}, {dtype = "int64"}) end},
   {"shape: expected 1 to 4 sizes whose product is the number of values, 3", {1, 2},
     function(x) return x + nn.tensor({0, 1, 2}, {shape = {2}}) end},
+  {"max_distance must be between 5 and 2147483647, found 4", {1, 3}, function(x) return buckets(x, 3, 16, 4, true) end},
+  {"num_buckets must be between 4 and 2147483647, found 3", {1, 3}, function(x) return buckets(x, 3, 3, 4, true) end},
+  {"expected as ids an input of the network that an Embedding has read before", {1, 3, 2},
+    function(x) return nn.select_token(x, x:select(2, 0), {token = 1}) end},
   {"step 2 does not divide dimension 1, whose size is 3", {1, 3}, function(x) return x:narrow(1, 0, 2, {step = 2}) end},
   {"start 1 and length 5 do not lie in dimension 1, whose size is 4", {1, 4},
     function(x) return x:narrow(1, 1, 3, {step = 2}) end},

@@ -35,9 +35,9 @@ MODELS = [
     ("RobertaForMaskedLM", T.RobertaConfig, "roberta"), ("XLMRobertaForMaskedLM", T.XLMRobertaConfig, "xlm_roberta"),
     ("CamembertForMaskedLM", T.CamembertConfig, "camembert"), ("ElectraForMaskedLM", T.ElectraConfig, "electra"),
     ("DistilBertForMaskedLM", T.DistilBertConfig, "distilbert"), ("ViTForImageClassification", T.ViTConfig, "vit"),
-    ("DeiTForImageClassification", T.DeiTConfig, "deit"), ("T5ForConditionalGeneration", T.T5Config, None),
-    ("BartForConditionalGeneration", T.BartConfig, None), ("WhisperForConditionalGeneration", T.WhisperConfig, None),
-    ("CLIPModel", T.CLIPConfig, None), ("MixtralForCausalLM", T.MixtralConfig, None),
+    ("DeiTForImageClassification", T.DeiTConfig, "deit"), ("T5ForConditionalGeneration", T.T5Config, "t5"),
+    ("BartForConditionalGeneration", T.BartConfig, "bart"), ("CLIPModel", T.CLIPConfig, "clip"),
+    ("WhisperForConditionalGeneration", T.WhisperConfig, "whisper"), ("MixtralForCausalLM", T.MixtralConfig, None),
     ("MambaForCausalLM", T.MambaConfig, None), ("FalconForCausalLM", T.FalconConfig, None),
     ("BloomForCausalLM", T.BloomConfig, None), ("GPTJForCausalLM", T.GPTJConfig, None),
 ]

@@ -19,6 +19,10 @@ WIDE = dict(TEXT, hidden_size=32)  # heads of 8, so that a quarter of each is a 
 DISTIL = dict(dim=16, hidden_dim=24, n_layers=2, n_heads=4, vocab_size=50, max_position_embeddings=64, dropout=0.0,
               attention_dropout=0.0)
 SMALL_VIT = dict(SMALL, image_size=16, patch_size=8)
+SMALL_T5 = dict(d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4, vocab_size=50, dropout_rate=0.0)
+SIDES = dict(d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=2,
+             encoder_ffn_dim=24, decoder_ffn_dim=32, vocab_size=50, dropout=0.0)
+SMALL_TEXT = dict(TEXT, eos_token_id=2, bos_token_id=1, pad_token_id=0)
 NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 CASES = [
@@ -71,8 +75,20 @@ CASES = [
         seq_classif_dropout=0.0)),
     ("deit", "DeiTForImageClassification", T.DeiTConfig(**SMALL_VIT, num_labels=5)),
     ("vit", "ViTForImageClassification", T.ViTConfig(**SMALL_VIT, num_labels=5)),
+    ("t5", "T5ForConditionalGeneration", T.T5Config(**SMALL_T5, num_decoder_layers=1)),
+    ("t5_gated", "T5ForConditionalGeneration", T.T5Config(**SMALL_T5, feed_forward_proj="gated-gelu",
+        scale_decoder_outputs=False, relative_attention_num_buckets=8, relative_attention_max_distance=7)),
+    ("bart", "BartForConditionalGeneration", T.BartConfig(**SIDES, max_position_embeddings=64)),
+    ("bart_scaled", "BartForConditionalGeneration", T.BartConfig(**SIDES, max_position_embeddings=64,
+        scale_embedding=True, activation_function="relu")),
+    ("whisper", "WhisperForConditionalGeneration", T.WhisperConfig(**SIDES, num_mel_bins=8, max_source_positions=10,
+        max_target_positions=20, pad_token_id=0, bos_token_id=1, eos_token_id=2)),
+    ("clip", "CLIPModel", T.CLIPConfig(text_config=SMALL_TEXT, vision_config=dict(SMALL_VIT, hidden_size=32),
+        projection_dim=8, logit_scale_init_value=1.5)),
+    ("clip_eos", "CLIPModel", T.CLIPConfig(text_config=dict(SMALL_TEXT, eos_token_id=26, hidden_act="gelu"),
+        vision_config=SMALL_VIT, projection_dim=8)),
 ]
-STEPS, SAMPLES, SHOWN = 12, 2, 24
+STEPS, DECODER_STEPS, SAMPLES, SHOWN = 12, 8, 2, 24
 
 
 def mixed(i, h):
@@ -94,7 +110,7 @@ def numbers(shape, name):
 def value_of(name, shape):
     if len(shape) == 1 and name.endswith("weight"):
         return 1 + 0.1 * numbers(shape, name)
-    return (0.1 if len(shape) == 1 else 0.3) * numbers(shape, name)
+    return (0.1 if len(shape) < 2 else 0.3) * numbers(shape, name)
 
 
 def fill(model):
@@ -108,13 +124,23 @@ def fill(model):
             p.copy_(value_of(names[id(p)], tuple(p.shape)).float())
 
 
+def tokens(steps):
+    ids = 3 + mixed(torch.arange(SAMPLES * steps), torch.tensor(1)) % 40
+    return ids.reshape(SAMPLES, steps)
+
+
 def inputs(config):
-    if hasattr(config, "image_size"):
-        return {"pixel_values": numbers((SAMPLES, config.num_channels, config.image_size, config.image_size),
-                                        "input").float()}
-    count = SAMPLES * STEPS
-    ids = 3 + mixed(torch.arange(count), torch.tensor(1)) % 40
-    return {"input_ids": ids.reshape(SAMPLES, STEPS)}
+    images = getattr(config, "vision_config", config)
+    if hasattr(images, "image_size"):
+        shape = (SAMPLES, images.num_channels, images.image_size, images.image_size)
+        x = {"pixel_values": numbers(shape, "input").float()}
+        return x if images is config else dict(x, input_ids=tokens(STEPS))
+    if hasattr(config, "num_mel_bins"):
+        shape = (SAMPLES, config.num_mel_bins, 2 * config.max_source_positions)
+        return {"input_features": numbers(shape, "input").float(), "decoder_input_ids": tokens(DECODER_STEPS)}
+    if config.is_encoder_decoder:
+        return {"input_ids": tokens(STEPS), "decoder_input_ids": tokens(DECODER_STEPS)}
+    return {"input_ids": tokens(STEPS)}
 
 
 def lua(value):
@@ -129,10 +155,14 @@ def case(name, architecture, config):
     model = getattr(T, architecture)(config).float().eval()
     fill(model)
     config.architectures = [architecture]
-    logits = model(**inputs(config)).logits
-    logits = logits.reshape(-1, logits.shape[-1])
-    labels = mixed(torch.arange(logits.shape[0]), torch.tensor(2)) % logits.shape[1]
-    loss = torch.nn.functional.cross_entropy(logits, labels)
+    if architecture == "CLIPModel":
+        found = model(**inputs(config), return_loss=True)
+        logits, loss = found.logits_per_text, found.loss
+    else:
+        logits = model(**inputs(config)).logits
+        logits = logits.reshape(-1, logits.shape[-1])
+        labels = mixed(torch.arange(logits.shape[0]), torch.tensor(2)) % logits.shape[1]
+        loss = torch.nn.functional.cross_entropy(logits, labels)
     loss.backward()
     norm = sum((p.grad.double() ** 2).sum() for p in model.parameters() if p.grad is not None) ** 0.5
     flat = logits.flatten()

@@ -11,7 +11,7 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_prelu] = ref_prelu, [OP_prelu_dx] = ref_prelu_dx, [OP_prelu_dw] = ref_prelu_dw,
     [OP_softmax] = ref_softmax, [OP_softmax_dx] = ref_softmax_dx,
     [OP_embedding] = ref_embedding, [OP_embedding_dw] = ref_embedding_dw,
-    [OP_add_rows] = ref_add_rows, [OP_add_rows_dw] = ref_add_rows_dw,
+    [OP_first_place] = ref_first_place, [OP_add_rows] = ref_add_rows, [OP_add_rows_dw] = ref_add_rows_dw,
     [OP_rotary] = ref_rotary, [OP_upsample] = ref_upsample, [OP_upsample_dx] = ref_upsample_dx,
     [OP_broadcast] = ref_broadcast, [OP_broadcast_ds] = ref_broadcast_ds,
     [OP_mul] = ref_mul, [OP_concat] = ref_concat, [OP_slice] = ref_slice, [OP_slice_dx] = ref_slice_dx,

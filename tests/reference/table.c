@@ -21,6 +21,18 @@ void ref_embedding_dw(Ref *r) {
     }
 }
 
+void ref_first_place(Ref *r) {
+    const int64_t steps = r->first_place.idx.shape.dim[1], token = r->attr->place.token;
+    for (int64_t n = 0; n < r->first_place.y.count; n++) {
+        const double *row = r->first_place.idx.at + n * steps;
+        int64_t first = steps - 1;
+        for (int64_t t = steps - 1; t >= 0; t--)
+            if (token < 0 ? row[t] >= row[first] : row[t] == (double)token) first = t;
+        if (token >= 0 && row[first] != (double)token) first = 0;
+        r->first_place.y.at[n] = (double)(n * steps + first);
+    }
+}
+
 /* x (N, T, D), w (P, D) */
 void ref_add_rows(Ref *r) {
     const int64_t *d = r->add_rows.x.shape.dim;

@@ -432,8 +432,8 @@ static void test_graph(void) {
 static void test_long_names(void) {
     Err e = {0};
     Layer *l = layer_new("ReLU", NULL, &e);
-    is_int(layer_set_name(l, "a_name_of_more_than_thirty_one_letters", &e), ERR_SCRIPT, "a name that does not fit");
-    has_text(e.text, "has more than 31 characters", "is told, not cut off");
+    is_int(layer_set_name(l, "a_name_of_more_than_sixty_three_letters_is_longer_than_what_a_layer_can_have", &e), ERR_SCRIPT, "a name that does not fit");
+    has_text(e.text, "has more than 63 characters", "is told, not cut off");
     layer_free(l);
     Program *p = program_new();
     char name[200];

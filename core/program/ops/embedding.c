@@ -1,4 +1,4 @@
-/* Embeddings: rows of a table, chosen by index. */
+/* Embeddings: rows of a table, chosen by index; and which rows the places of a token are. */
 #include "program/rule.h"
 
 /* w (V, D), y (..., D), idx (...): one index per row of y. */
@@ -22,3 +22,17 @@ static void embedding_gradient(Gradients *g, const Op *f, int dy) {
 
 const OpRule rule_embedding = {embedding_fits, NULL, embedding_gradient, NULL};
 const OpRule rule_embedding_dw = {embedding_dw_fits, NULL, NULL, NULL};
+
+/* idx (N, T), y (N) */
+static bool place_fits(const Operands *o) {
+    const Buf *idx = o->first_place.idx, *y = o->first_place.y;
+    return idx->dtype == DT_I32 && y->dtype == DT_I32 && idx->shape.rank == 2 && y->shape.rank == 1 &&
+           y->shape.dim[0] == idx->shape.dim[0];
+}
+
+static void place_show(const Attr *a, Line *l) {
+    if (a->place.token < 0) line_put(l, " largest");
+    else line_put(l, " token(%lld)", (long long)a->place.token);
+}
+
+const OpRule rule_first_place = {place_fits, NULL, NULL, place_show};

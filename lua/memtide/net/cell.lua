@@ -211,18 +211,20 @@ local function check_targets(self, place, found, output)
 end
 
 -- Completes the description of random data if the script leaves parts out: labels for each place of an output
--- (N, C, ...) or, if the script gives no classes, for each token that the network reads. Any other number of rows for a
--- sample is an error unless the script says how many targets it has.
+-- (N, C, ...) or, if the script gives no classes, for each token of an input that the network reads. Any other number of
+-- rows for a sample is an error unless the script says how many targets it has.
 local function complete(self, found, output)
   if found.target then return end
   if not nn.of_classes(self.values.loss) then
     if not found.classes then found.target = sample_of(output) end
     return
   end
-  local labels, first = self.network:targets(), self.network:inputs()[1]
-  local tokens = first.indices and product(sample_of(first.shape))
+  local labels, of_tokens = self.network:targets(), false
+  for _, one in ipairs(self.network:inputs()) do
+    of_tokens = of_tokens or one.indices and product(sample_of(one.shape)) == labels
+  end
   local of_places = output[1] == built_batch(self.values) and (found.classes or output[2]) == output[2]
-  if labels ~= 1 and (of_places or not found.classes and labels == tokens) then found.target = {labels} end
+  if labels ~= 1 and (of_places or not found.classes and of_tokens) then found.target = {labels} end
   found.classes = found.classes or output[2]
 end
 

@@ -91,8 +91,10 @@ graph.reserved = RESERVED
 for name in ("kind title where options text frozen tied names places held from result children order forward " ..
   "listing freeze unfreeze parameters files takes"):gmatch "%a+" do RESERVED[name] = true end
 
+-- A name with dots is that of a layer which PyTorch has inside of another child, "block.0.attention.bias": here each child
+-- gives one value, so that what several read is called beside them.
 local function check_name(name)
-  if type(name) ~= "string" or not name:match "^[%w_]+$" or RESERVED[name] then
+  if type(name) ~= "string" or not name:match "^[%w_][%w_.]*$" or name:find "%.$" or name:find("..", 1, true) or RESERVED[name] then
     util.fail('Graph: "%s" cannot be the name of a layer', tostring(name))
   end
 end

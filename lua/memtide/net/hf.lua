@@ -26,22 +26,38 @@ end
 --   needs     fields without which the sizes are not known
 --   must      {field = the only value that is imported}: where the field is there
 --   equal     {field = the field that it must be equal to}: where it is there
---   longest   the option that limits the tokens of a sample; nil: the model reads images
---   unread(options)  positions of that limit that no token reads
+--   inputs    what the model reads, in the order of its forward function. Of each:
+--     name             in forward; nil: there is one input
+--     option           of the script, that says how many tokens a sample has
+--     longest          the option that limits them; nil: nothing does
+--     unread(options)  positions of that limit that no token reads
+--     shape(options)   of a sample of what are no tokens
+--     part             the option that has these options; nil: they are the model's own
+--   parts     {option = fields of its table without which the sizes are not known}
+--   loss      as the script has it, where it is not the usual one
+--   says      what the script says of its samples
 --   layer_type(options, i)  what the field layer_types must say of layer i
 -- Options of the model are fields of the same name; `fields` below has those that are said in other ways.
 local PLACES = "max_position_embeddings"
 
+local function tokens(name, option, longest, unread, part)
+  return {name = name, option = option, longest = longest, unread = unread, part = part}
+end
+
+local function images(name, part)
+  return {name = name, part = part, shape = function(o) return {o.num_channels, o.image_size, o.image_size} end}
+end
+
 -- A decoder like Llama, by what its row has beside the usual
 local function decoder(architecture, name, row)
   row = row or {}
-  row.models, row.needs, row.longest = {[architecture] = name}, row.needs or OF_TOKENS, PLACES
+  row.models, row.needs, row.inputs = {[architecture] = name}, row.needs or OF_TOKENS, {tokens(nil, "tokens", PLACES)}
   return row
 end
 
 -- An encoder of tokens, whose architectures begin with `prefix` and its models with `name`
 local function encoder(prefix, name, row)
-  row.models, row.longest = {}, PLACES
+  row.models, row.inputs = {}, {tokens(nil, "tokens", PLACES, row.unread)}
   for _, head in ipairs{"ForMaskedLM", "ForSequenceClassification"} do row.models[prefix .. head] = name .. head end
   row.needs = row.needs or OF_TOKENS
   row.must = row.must or {position_embedding_type = "absolute", is_decoder = false, add_cross_attention = false}
@@ -51,6 +67,18 @@ end
 local function roberta(prefix)
   return encoder(prefix, "Roberta", {unread = function(o) return o.pad_token_id + 1 end})
 end
+
+-- An encoder that reads `input`, and a decoder of tokens, at most as many as the option `longest` says
+local function seq2seq(architecture, name, input, longest, row)
+  row.models, row.inputs = {[architecture] = name}, {input, tokens("decoder_input_ids", "decoder_tokens", longest)}
+  row.says = "A sample has %s, decoder_input_ids, and as its targets a label for each of these. transformers makes\n" ..
+    "  -- decoder_input_ids of the labels, moved by one to the right; here they are an input of their own."
+  row.says = row.says:format(input.name)
+  return row
+end
+
+local OF_SIDES = {"d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads",
+  "encoder_ffn_dim", "decoder_ffn_dim", "vocab_size"}
 
 local OF_IMAGES = with(SIZES, "image_size", "patch_size")
 
@@ -76,23 +104,35 @@ local FAMILIES = {
     needs = {"hidden_size", "num_hidden_layers", "num_attention_heads", "ffn_dim", "vocab_size"},
     equal = {word_embed_proj_dim = "hidden_size"}}),
   gpt2 = {models = {GPT2LMHeadModel = "GPT2"}, needs = {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head"},
-    longest = "n_positions", must = {scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false,
+    inputs = {tokens(nil, "tokens", "n_positions")}, must = {scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false,
       add_cross_attention = false}},
   bert = encoder("Bert", "Bert", {}),
   roberta = roberta "Roberta", ["xlm-roberta"] = roberta "XLMRoberta", camembert = roberta "Camembert",
   electra = encoder("Electra", "Electra", {needs = with(OF_TOKENS, "embedding_size")}),
   distilbert = encoder("DistilBert", "DistilBert", {needs = {"dim", "n_layers", "n_heads", "hidden_dim", "vocab_size"},
     must = {sinusoidal_pos_embds = false}}),
-  vit = {models = {ViTForImageClassification = "ViTForImageClassification"}, needs = OF_IMAGES},
-  deit = {models = {DeiTForImageClassification = "DeiTForImageClassification"}, needs = OF_IMAGES},
+  vit = {models = {ViTForImageClassification = "ViTForImageClassification"}, needs = OF_IMAGES, inputs = {images()}},
+  deit = {models = {DeiTForImageClassification = "DeiTForImageClassification"}, needs = OF_IMAGES,
+    inputs = {images()}},
+  t5 = seq2seq("T5ForConditionalGeneration", "T5", tokens("input_ids", "tokens"), nil, {must = {is_decoder = false},
+    needs = {"d_model", "d_kv", "d_ff", "num_layers", "num_heads", "vocab_size"}}),
+  bart = seq2seq("BartForConditionalGeneration", "Bart", tokens("input_ids", "tokens", PLACES), PLACES, {
+    needs = with(OF_SIDES, PLACES), must = {encoder_layerdrop = 0, decoder_layerdrop = 0, tie_word_embeddings = true,
+      normalize_before = false, add_final_layer_norm = false, normalize_embedding = true}}),
+  whisper = seq2seq("WhisperForConditionalGeneration", "Whisper",
+    {name = "input_features", shape = function(o) return {o.num_mel_bins, 2 * o.max_source_positions} end},
+    "max_target_positions", {needs = with(OF_SIDES, "num_mel_bins", "max_source_positions", "max_target_positions"),
+      must = {encoder_layerdrop = 0, decoder_layerdrop = 0, apply_spec_augment = false}}),
+  clip = {models = {CLIPModel = "CLIP"}, needs = {"projection_dim"},
+    parts = {text_config = with(OF_TOKENS, PLACES), vision_config = OF_IMAGES},
+    inputs = {tokens("input_ids", "tokens", PLACES, nil, "text_config"), images("pixel_values", "vision_config")},
+    loss = "0.5 * nn.CrossEntropyLoss() + 0.5 * nn.CrossEntropyLoss()",
+    says = "Text i of a batch belongs to image i: the targets of N samples are 0 to N - 1. Random data have any numbers\n" ..
+      "  -- below N, which changes the loss and nothing else."},
 }
 
 -- Families that are known and cannot be imported, and why
 local NOT_HERE = {
-  t5 = "mt.models has no family that reads two sequences",
-  bart = "mt.models has no family that reads two sequences",
-  whisper = "mt.models has no family that reads sound and tokens",
-  clip = "mt.models has no family that reads images and tokens",
   mixtral = "mixtures of experts are no layer",
   mamba = "scans of states are no layer",
 }
@@ -138,6 +178,12 @@ function fields.rope_scaling(path, config)
   return rope
 end
 
+-- T5 1.1 and its kin have a product of logits of their own, and no scale before it.
+function fields.scale_decoder_outputs(_, config)
+  if config.scale_decoder_outputs ~= nil then return config.scale_decoder_outputs end
+  return config.tie_word_embeddings
+end
+
 function fields.num_labels(_, config)
   if config.num_labels then return config.num_labels end
   local n = 0
@@ -146,7 +192,7 @@ function fields.num_labels(_, config)
 end
 
 -- Options that a file may say to be null, and the value of mt.models that means the same
-local NULL = {sliding_window = 0, num_key_value_heads = 0, head_dim = 0, n_inner = 0, attn_logit_softcapping = 0,
+local NULL = {sliding_window = 0, num_key_value_heads = 0, head_dim = 0, num_decoder_layers = 0, n_inner = 0, attn_logit_softcapping = 0,
   final_logit_softcapping = 0, classifier_dropout = -1, pad_token_id = -1}
 
 -- The value of an option as the file says it; nil: its default. Raises if it has another type.
@@ -226,6 +272,27 @@ local function check_layers(path, config, family, o)
   end
 end
 
+-- The options of a model, or of a part of one, as the file says them: those that a script has, which are the sizes in
+-- `needs` and what differs from its default, and all
+local function read_options(path, config, defaults, needs, parts)
+  local options, all, shown = {}, {}, {}
+  for _, name in ipairs(needs) do
+    check_size(path, config, name)
+    shown[name] = true
+  end
+  for option, default in pairs(defaults) do
+    local value = option_of(path, config, option, default)
+    if parts[option] then
+      if value == nil then fail(path, '"%s" is missing', option) end
+      options[option], all[option] = read_options(path .. ": " .. option, value, default, parts[option], {})
+    else
+      if value ~= nil and (shown[option] or literal.of(value) ~= literal.of(default)) then options[option] = value end
+      if value == nil then all[option] = default else all[option] = value end
+    end
+  end
+  return options, all
+end
+
 -- The model that a config.json describes -> {name, options, all, family, architecture, said}: its name in mt.models,
 -- the sizes and the options that differ from their defaults, and all options. Raises a failure that names the file and the field.
 function hf.read(path)
@@ -233,35 +300,31 @@ function hf.read(path)
   local family = family_of(path, config)
   local architecture, said = architecture_of(path, config, family)
   check_fixed(path, config, family)
-  for _, name in ipairs(family.needs) do check_size(path, config, name) end
   local name = family.models[architecture]
-  local defaults, options, all, shown = model.defaults[name], {}, {}, {}
-  for _, size in ipairs(family.needs) do shown[size] = true end
-  for option, default in pairs(defaults) do
-    local value = option_of(path, config, option, default)
-    if value ~= nil and (shown[option] or literal.of(value) ~= literal.of(default)) then options[option] = value end
-    if value == nil then all[option] = default else all[option] = value end
-  end
+  local options, all = read_options(path, config, model.defaults[name], family.needs, family.parts or {})
   check_layers(path, config, family, all)
   return {name = name, options = options, all = all, family = family, architecture = architecture, said = said}
 end
 
 -- ---- the script
 
--- The options as they stand in a script, sizes first, in lines that are not too long
-local function options_text(found)
-  local first, lines, line = {}, {}, "   "
-  for i, name in ipairs(found.family.needs) do first[name] = i end
-  local names = util.sorted_keys(found.options)
+-- The options as they stand in a script, sizes first, in lines that are not too long; parts in lines of their own
+local function options_text(options, needs, parts, margin)
+  local first, lines, line = {}, {}, margin
+  for i, name in ipairs(needs) do first[name] = i end
+  local names = util.sorted_keys(options)
   table.sort(names, function(a, b)
     local x, y = first[a] or math.huge, first[b] or math.huge
     if x ~= y then return x < y end
     return a < b
   end)
   for _, name in ipairs(names) do
-    local word = ("%s = %s,"):format(name, literal.of(found.options[name]))
-    if #line + 1 + #word > 110 then lines[#lines + 1], line = line, "   " end
+    local inner = parts[name] and options_text(options[name], parts[name], {}, margin .. "  ")
+    local word = inner and ("%s = {\n%s\n%s },"):format(name, inner, margin)
+      or ("%s = %s,"):format(name, literal.of(options[name]))
+    if line ~= margin and (inner or #line + 1 + #word > 110) then lines[#lines + 1], line = line, margin end
     line = line .. " " .. word
+    if inner then lines[#lines + 1], line = line, margin end
   end
   if line:find "%S" then lines[#lines + 1] = line end
   return table.concat(lines, "\n")
@@ -288,18 +351,36 @@ return mt.experiment{
 }
 ]]
 
--- Input, loss and weights, a line each
-local function data_lines(found, given)
-  local o, lines = found.all, {}
-  if found.family.longest then
-    local most = o[found.family.longest] - (found.family.unread and found.family.unread(o) or 0)
-    local tokens = math.min(most, TOKENS)
-    lines[1] = ('  options = {{"tokens", %d, "of a sample, at most %d"}},'):format(tokens, most)
-    lines[2] = "  input = function(s) return {s.tokens} end,"
-  else
-    lines[1] = ("  input = {%d, %d, %d},"):format(o.num_channels, o.image_size, o.image_size)
+-- The inputs as a table in the script, and the options that it needs, {}: none
+local function input_text(found)
+  local options, parts = {}, {}
+  for i, input in ipairs(found.family.inputs) do
+    local o = input.part and found.all[input.part] or found.all
+    if input.option then
+      local most = input.longest and o[input.longest] - (input.unread and input.unread(o) or 0)
+      local limit = most and (", at most %d"):format(most) or ""
+      options[#options + 1] = ('{"%s", %d, "of a sample%s"}'):format(input.option, math.min(most or TOKENS, TOKENS), limit)
+      parts[i] = ("{s.%s}"):format(input.option)
+    else
+      parts[i] = "{" .. table.concat(input.shape(o), ", ") .. "}"
+    end
+    if input.name then parts[i] = ("%s = %s"):format(input.name, parts[i]) end
   end
-  lines[#lines + 1] = o.num_labels == 1 and "  loss = nn.MSELoss()," or "  loss = nn.CrossEntropyLoss(),"
+  local text = table.concat(parts, ", ")
+  return found.family.inputs[1].name and ("{%s}"):format(text) or text, options
+end
+
+-- What the script says of input, loss and weights
+local function data_lines(found, given)
+  local o, lines, text, options = found.all, {}, input_text(found)
+  if found.family.says then lines[1] = "  -- " .. found.family.says end
+  if #options > 0 then
+    lines[#lines + 1] = ("  options = {%s},"):format(table.concat(options, ", "))
+    text = ("function(s) return %s end"):format(text)
+  end
+  lines[#lines + 1] = ("  input = %s,"):format(text)
+  local loss = found.family.loss or o.num_labels == 1 and "nn.MSELoss()" or "nn.CrossEntropyLoss()"
+  lines[#lines + 1] = ("  loss = %s,"):format(loss)
   if given then lines[#lines + 1] = "  weights = " .. given .. "," end
   return table.concat(lines, "\n")
 end
@@ -318,6 +399,17 @@ local function weights_of(folder, layer, network, notes)
   return lax and ("{%s, strict = false}"):format(literal.of(folder)) or literal.of(folder)
 end
 
+-- What one sample of one token, or of one image, is
+local function least_input(found)
+  local least = {}
+  for _, input in ipairs(found.family.inputs) do
+    local shape = input.shape and input.shape(input.part and found.all[input.part] or found.all) or {1}
+    if not input.name then return shape end
+    least[input.name] = shape
+  end
+  return least
+end
+
 -- import(path) -> the script's text, and notes for the user as a list; raises a failure that says what is wrong with
 -- which file. path: a folder with config.json, or that file
 function hf.import(path)
@@ -329,16 +421,16 @@ function hf.import(path)
   end
   local found, notes = hf.read(file), {}
   local built, layer = util.try(models[found.name], nil, found.options)
-  local input = found.family.longest and {1} or {found.all.num_channels, found.all.image_size, found.all.image_size}
   local network
-  if built then built, network = util.try(nn.network, nil, layer, nil, 1, input) end
+  if built then built, network = util.try(nn.network, nil, layer, nil, 1, least_input(found)) end
   if not built then fail(file, "%s", util.text_of(network or layer)) end
   local parameters = network:parameters()
   local given = weights_of(folder, layer, network, notes)
   local from = found.said and "" or ("; the file names no model with a head: this is %s"):format(found.architecture)
   local name = (folder:match "([^/]+)/*$" or ""):gsub("[^%w_.-]", "_")
   if name:match "^%.*$" then name = found.name:lower() end
-  local text = SCRIPT:format(util.printable(file), from, parameters, found.name, options_text(found), literal.of(name),
+  local options = options_text(found.options, found.family.needs, found.family.parts or {}, "   ")
+  local text = SCRIPT:format(util.printable(file), from, parameters, found.name, options, literal.of(name),
     data_lines(found, given))
   network:close()
   return text, notes

@@ -338,6 +338,8 @@ end)
 
 require "memtide.net.decoders"(models)
 require "memtide.net.encoders"(models)
+require "memtide.net.clip"(models)
+require "memtide.net.seq2seq"(models)
 
 setmetatable(models, {
   __index = function(_, name)

@@ -14,7 +14,8 @@ local NO_CHECKSUMS = "memtide state 1" -- written by versions without checksums
 local SHOWN = 8 -- names of a list that a message shows
 local MOST = 1 << 53 -- limit of epochs, and of batches in one
 
-local function shape_text(shape) return "(" .. table.concat(shape, ", ") .. ")" end
+-- A number without dimensions is (1) here; PyTorch's load_state_dict takes (1) for it, too.
+local function shape_text(shape) return #shape == 0 and "(1)" or "(" .. table.concat(shape, ", ") .. ")" end
 
 local function by_name(list)
   local map = {}
