@@ -39,6 +39,7 @@ struct Csv {
 };
 
 enum { AT_BITS = 40, CHUNK = 1 << 13 };
+#define BYTE_ORDER_MARK "\xEF\xBB\xBF"
 #define AT_MASK ((UINT64_C(1) << AT_BITS) - 1)
 
 static int no_memory(const Csv *c, Err *e) {
@@ -232,6 +233,8 @@ static int check_header(Csv *c, const char *packed, int fields, Err *e) {
     const Header *h = &c->header[best - 1];
     if (most < fields && most < h->columns) {
         printable(field(packed, most), found, sizeof found);
+        if (!strncmp(field(packed, 0), BYTE_ORDER_MARK, strlen(BYTE_ORDER_MARK)))
+            return err_set(e, ERR_FORMAT, "\"%.200s\" begins with a byte order mark, as spreadsheets write it: expected UTF-8 without one", c->path);
         return err_set(e, ERR_FORMAT, "\"%.200s\": column %d is \"%s\", expected \"%.48s\"",
                        c->path, most + 1, found, field(h->names, most));
     }

@@ -102,7 +102,11 @@ has "$out" ",predicted,," "into which it fits"
 memtide predict small.lua --device cuda:h200 --set batch=2147483647 --csv -
 is "$status $(echo "$out" | grep -c ',skipped,.* more than the 15[0-9]* of cuda:h200')" "0 1" "or does not"
 memtide run small.lua --device cuda:h200 --csv small.csv
-has "$(cat small.csv)" "planning only: NVIDIA H200" "run's row says why it cannot"
+is "$status $err" "69 memtide: planning only: cuda:h200 is described, not here; memtide predict takes it, run does not" \
+    "run says once that it cannot"
+is "$(ls small.csv 2>/dev/null)" "" "and writes no row"
+memtide run small.lua --set device=cuda:h200 --csv small.csv
+has "$(cat small.csv)" "planning only: NVIDIA H200" "of a cell of an axis the row says it"
 
 memtide tune small.lua
 is $status 69 "the CPU has nothing to tune"

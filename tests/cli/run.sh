@@ -45,6 +45,13 @@ is "$(tail -n +2 quick.samples.csv | wc -l)" 9 "one visit: a warm-up and two ste
 
 rm -f careful.lua quick.csv quick.samples.csv
 
+# ---- a file that a spreadsheet has saved
+{ printf '\357\273\277'; cat small.csv; } >marked.csv
+memtide run small.lua --csv marked.csv
+is "$status $err" "65 memtide: \"marked.csv\" begins with a byte order mark, as spreadsheets write it: expected UTF-8 without one" \
+    "a byte order mark is named"
+rm marked.csv
+
 # ---- resuming
 cp small.csv before.csv
 memtide run small.lua

@@ -322,6 +322,8 @@ end))
 tap.raises("self.fcc does not exist (did you mean \"fc\"?)", "a wrong name", graph(function(self, x)
   return self.fcc(x)
 end))
+tap.raises("of which methods are called with a colon, x:flatten(1)", "a point for a colon",
+  graph(function(_, x) return x.flatten(1) end))
 tap.raises("Linear is called with a table", "no value", function() return nn.Linear(2, 2)({1, 2}) end)
 tap.raises('"a..b" cannot be the name of a layer', "a name with two dots", graph(print, {["a..b"] = nn.ReLU()}))
 tap.raises('"kind" cannot be the name of a layer', "a reserved name", graph(print, {kind = nn.ReLU()}))

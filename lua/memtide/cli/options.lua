@@ -24,10 +24,13 @@ function options.whole(name, least)
   end
 end
 
+local LEAST = 1024 -- bytes: a smaller size lacks its unit
+
 function options.size(name)
   return function(given, text)
     local bytes = util.bytes(text)
     if not bytes or bytes == 0 then fail('--%s: expected a size such as 512MiB, found "%s"', name, text) end
+    if bytes < LEAST then fail('--%s: expected a size such as %sGiB, found "%s", which is %d bytes', name, text, text, bytes) end
     given[options.key_of(name)] = bytes
   end
 end

@@ -4,6 +4,11 @@ local util = require "memtide.base.util"
 
 local data = {}
 
+-- The dataset; raises with the script's line where it cannot be opened.
+local function opened(dataset, message, code)
+  return dataset or error(util.failure(core.where() .. message, code), 0)
+end
+
 -- random{count =, shape =, classes = or target = shape, seed =}: random samples, each drawn when it is asked for. With
 -- classes and target, target is the shape of a sample's labels. tokens = n: samples are indices below n.
 function data.random(options)
@@ -11,24 +16,24 @@ function data.random(options)
   if options.count == nil or options.shape == nil then
     util.fail('data.random: "%s" is missing', options.count == nil and "count" or "shape")
   end
-  return util.must(core.dataset_random(options))
+  return opened(core.dataset_random(options))
 end
 
 -- text{file = path or text = string, window =, stride = window}: windows of bytes as tokens. Labels are the same window
 -- one byte further on; info().alphabet has the byte of each token.
 function data.text(options)
   util.check_keys("data.text", options, {"file", "text", "window", "stride"})
-  return util.must(core.dataset_text(options))
+  return opened(core.dataset_text(options))
 end
 
 -- Paths of IDX files; of .npy files, labels may be nil: see core/io/data.h.
-function data.idx(images, labels) return util.must(core.dataset_idx(images, labels)) end
-function data.npy(x, y) return util.must(core.dataset_npy(x, y)) end
+function data.idx(images, labels) return opened(core.dataset_idx(images, labels)) end
+function data.npy(x, y) return opened(core.dataset_npy(x, y)) end
 
 -- tar{path, ...}: shards as WebDataset has them: plain tar archives with KEY.npy and KEY.cls for each sample
 function data.tar(files)
   util.check_type("data.tar: files", files, "table")
-  return util.must(core.dataset_tar(files))
+  return opened(core.dataset_tar(files))
 end
 
 function data.exists(path)
@@ -53,14 +58,14 @@ end
 
 -- cifar10(folder, "train" or "test"), or cifar10{file, ...}
 function data.cifar10(from, part)
-  if type(from) == "table" then return util.must(core.dataset_cifar10(from)) end
+  if type(from) == "table" then return opened(core.dataset_cifar10(from)) end
   util.check_type("data.cifar10: folder", from, "string")
   if part ~= nil and part ~= "train" and part ~= "test" then
     util.fail('data.cifar10: expected "train" or "test", found "%s"', tostring(part))
   end
   local files = part == "test" and {from .. "/test_batch.bin"} or {}
   for i = 1, part == "test" and 0 or 5 do files[i] = ("%s/data_batch_%d.bin"):format(from, i) end
-  return util.must(core.dataset_cifar10(files))
+  return opened(core.dataset_cifar10(files))
 end
 
 -- ---- several inputs: a dataset of each, whose samples belong together

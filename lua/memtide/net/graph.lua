@@ -40,8 +40,8 @@ function graph.call(layer, ...)
   for i = 1, select("#", ...) do
     local value = select(i, ...)
     if not is_value(value) then
-      util.fail("%s is called with a %s, expected a value of an nn.Graph's forward; a model is run by a trainer: "
-        .. "trainer:step(x, y), trainer:outputs(x)", layer.kind, type(value))
+      util.fail("%s is called with a %s, expected a value of an nn.Graph's forward, of which methods are called with a "
+        .. "colon, x:flatten(1); a model is run by a trainer: trainer:step(x, y), trainer:outputs(x)", layer.kind, type(value))
     end
     if not value.trace.open then util.fail("%s is called with a value of a forward that has ended", layer.kind) end
     if trace and trace ~= value.trace then util.fail("%s is called with values of two graphs", layer.kind) end

@@ -115,7 +115,8 @@ local function add_child(layer, i, child)
     layer.names[i], child = child[1], child[2]
   end
   if not is_layer(child) then
-    util.fail("%s: element %d is a %s, not a layer", layer.kind, i, is_loss(child) and "loss" or type(child))
+    util.fail("%s: element %d is a %s, not a layer%s", layer.kind, i, is_loss(child) and "loss" or type(child),
+      type(child) == "function" and ": a call makes one, as nn.Flatten()" or "")
   end
   layer[i] = child
 end

@@ -56,7 +56,9 @@ optim.lr_scheduler = optim -- PyTorch's module of schedules
 
 setmetatable(optim, {
   __index = function(_, name)
-    util.fail("optim.%s does not exist%s", tostring(name), util.meant(name, util.sorted_keys(optim)))
+    local known, classes = util.sorted_keys(optim), {}
+    for _, one in ipairs(known) do if one:find "^%u" then classes[#classes + 1] = one end end -- others are for optim.Rule
+    util.fail("optim.%s does not exist%s; there are %s", tostring(name), util.meant(name, known), table.concat(classes, ", "))
   end,
 })
 

@@ -40,6 +40,8 @@ local function apply(experiment, options)
   return devices
 end
 
+local SHOWN = 8 -- names of a message
+
 -- Positions of the cells whose name contains `case` (nil: of all cells); nil: all positions
 local function choose(experiment, case)
   local positions = experiment:positions()
@@ -49,7 +51,12 @@ local function choose(experiment, case)
     local position = positions and positions[i] or i
     if experiment:cell(position).name:find(case, 1, true) then chosen[#chosen + 1] = position end
   end
-  if #chosen == 0 then error(util.failure(('no case has "%s" in its name'):format(case), "usage"), 0) end
+  if #chosen == 0 then
+    local names, count = {}, positions and #positions or experiment:count()
+    for i = 1, math.min(count, SHOWN) do names[i] = experiment:cell(positions and positions[i] or i).name end
+    if count > SHOWN then names[#names + 1] = ("and %d others"):format(count - SHOWN) end
+    error(util.failure(('no case has "%s" in its name; there are: %s'):format(case, table.concat(names, "; ")), "usage"), 0)
+  end
   return chosen
 end
 

@@ -130,10 +130,23 @@ local function find_devices(options)
   if #options.devices == 0 then error(util.failure("--devices all: there is no GPU", "device"), 0) end
 end
 
+-- Raises where the command line or the script asks to run on a GPU that is only described: no cell could.
+local function refuse_described(experiment, options)
+  local described = {}
+  for _, name in ipairs(core.offline_devices()) do described[name] = true end
+  for _, name in ipairs(options.devices or {options.device or experiment.base.device}) do
+    if described[name] then
+      local text = "planning only: %s is described, not here; memtide predict takes it, run does not"
+      error(util.failure(text:format(name), "device"), 0)
+    end
+  end
+end
+
 -- purpose: "run" or "predict". Returns {rows = summaries of the first rows, count =, resumed =, failed = does any
 -- cell's row, of this run or an earlier one, have a status that fails?}. Raises what stopped the sweep.
 function sweep.run(experiment, purpose, options)
   find_devices(options)
+  if purpose == "run" and not options.dry_run then refuse_described(experiment, options) end
   local cells = selection.new(experiment, purpose, options)
   local told = progress.new(experiment.name, cells:count(), options)
   options.say = told:above(options.say)
