@@ -40,6 +40,7 @@ typedef struct ActRule ActRule;
 const ActRule *aten_act_rule(const char *name);
 /* inplace: the result is x itself. */
 Tensor *aten_act(Eager *g, const ActRule *rule, Tensor *x, bool inplace);
+Tensor *aten_glu(Eager *g, Tensor *x, int dim);
 Tensor *aten_to(Eager *g, Tensor *x, ScalarType type);         /* x itself, or a copy of that type */
 Tensor *aten_dropout(Eager *g, Tensor *x);                     /* native_dropout, 0 < p < 1, training */
 Tensor *aten_prelu(Eager *g, Tensor *x, Tensor *w);

@@ -182,6 +182,31 @@ Tensor *aten_act(Eager *g, const ActRule *rule, Tensor *x, bool inplace) {
     return y;
 }
 
+/* ---- glu: an elementwise op on two views of its input, which is saved (GatedLinearUnit.cpp) */
+
+static void apply_glu(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    eager_op(g, "aten::glu_backward");
+    READS(g, dy[0], n->saved[0]);
+    dx[0] = tensor_new(g, n->saved[0]->type, n->saved[0]->size);
+}
+
+static const NodeRule glu_rule = {"GluBackward0", apply_glu};
+
+Tensor *aten_glu(Eager *g, Tensor *x, int dim) {
+    GUARD(g);
+    Size size = x->size;
+    size.of[dim] /= 2;
+    Node *n = node_new(g, &glu_rule, &x, 1, 1);
+    node_save(g, n, 0, x);
+    Tensor *half = tensor_view(g, x, size, x->stride);
+    eager_op(g, "aten::glu");
+    READS(g, x);
+    Tensor *y = tensor_of_operands(g, x->type, size, (const Tensor *[]){half, half}, 2);
+    node_output(g, n, y);
+    tensor_drop(g, half);
+    return y;
+}
+
 /* ---- types */
 
 static void apply_to(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {

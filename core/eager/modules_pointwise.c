@@ -71,6 +71,10 @@ Tensor *module_softmax(Eager *g, const Layer *l, Tensor *const *in) {
     return aten_softmax(g, x, counted_dim(l, "dim", x->size.rank), l->kind->which, g->autocast ? T_FLOAT : x->type);
 }
 
+Tensor *module_glu(Eager *g, const Layer *l, Tensor *const *in) {
+    return aten_glu(g, in[0], counted_dim(l, "dim", in[0]->size.rank));
+}
+
 /* ---- dropout */
 
 /* x * noise, as whole channels, or samples, are dropped, and anything in place */

@@ -175,6 +175,17 @@ MT_FN float act_slope(ActAttr a, float s) {
     }
 }
 
+/* ---- GLU of one element of each half (Dauphin et al. 2017, "Language Modeling with Gated Convolutional Networks") */
+
+MT_FN float glu_value(float a, float b) { return a * act_value(act_of(ACT_SIGMOID), b); }
+
+/* The gradients of a and b times dy. */
+MT_FN void glu_slopes(float a, float b, float dy, float *da, float *db) {
+    const float gate = act_value(act_of(ACT_SIGMOID), b);
+    *da = dy * gate;
+    *db = dy * a * gate * (1.0f - gate);
+}
+
 /* ---- losses that are sums over elements */
 
 /*    name         PyTorch */

@@ -1,4 +1,4 @@
-/* act.c: activations and their gradients, by the formulas of core/math/pointwise.h. */
+/* act.c: activations, GLU and their gradients, by the formulas of core/math/pointwise.h. */
 #include "act.h"
 
 #include "parallel.h"
@@ -58,6 +58,72 @@ int k_cpu_act_dx(const KArgs *a, Err *e) {
     assert(a->act_dx.dy.count == a->act_dx.dx.count && a->act_dx.s.count == a->act_dx.dx.count);
     assert(a->attr->act.act < ACT_COUNT);
     blocks_run(a, a->act_dx.dx.count, act_dx_piece);
+    return OK;
+}
+
+/* ---- GLU. x is seen as (outer, axis, inner) in the order in which it lies: of each outer index there is a run of a, then
+ *      one of b, each as long as that of y. */
+
+static int64_t half_run(const KArgs *a, const View *half) {
+    int64_t outer, inner;
+    view_split(half, a->attr->axis.axis, &outer, &inner);
+    return half->count / outer;
+}
+
+HOT static void glu_block(float *y, const float *a, const float *b, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = glu_value(a[i], b[i]);
+}
+
+/* da may be a, and db b. */
+HOT static void glu_dx_block(float *da, float *db, const float *a, const float *b, const float *dy, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float of_a, of_b;
+        glu_slopes(a[i], b[i], dy[i], &of_a, &of_b);
+        da[i] = of_a;
+        db[i] = of_b;
+    }
+}
+
+static void glu_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const int64_t run = half_run(a, &a->glu.y);
+    float one[BLOCK], two[BLOCK], to[BLOCK];
+    for (int64_t at = begin, n; at < end; at += n) {
+        const int64_t whole = at + at / run * run;
+        n = min_i64(end - at, run - at % run);
+        float *y = block_target(&a->glu.y, at, to);
+        glu_block(y, block_load(&a->glu.x, whole, n, one), block_load(&a->glu.x, whole + run, n, two), n);
+        block_store(&a->glu.y, at, n, y);
+    }
+}
+
+static void glu_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const int64_t run = half_run(a, &a->glu_dx.dy);
+    const View *x = &a->glu_dx.x, *dx = &a->glu_dx.dx;
+    float one[BLOCK], two[BLOCK], gradient[BLOCK], to_a[BLOCK], to_b[BLOCK];
+    for (int64_t at = begin, n; at < end; at += n) {
+        const int64_t whole = at + at / run * run;
+        n = min_i64(end - at, run - at % run);
+        float *da = block_target(dx, whole, to_a), *db = block_target(dx, whole + run, to_b);
+        glu_dx_block(da, db, block_load(x, whole, n, one), block_load(x, whole + run, n, two),
+                     block_load(&a->glu_dx.dy, at, n, gradient), n);
+        block_store(dx, whole, n, da);
+        block_store(dx, whole + run, n, db);
+    }
+}
+
+int k_cpu_glu(const KArgs *a, Err *e) {
+    (void)e;
+    assert(a->glu.x.count == 2 * a->glu.y.count);
+    blocks_run(a, a->glu.y.count, glu_piece);
+    return OK;
+}
+
+int k_cpu_glu_dx(const KArgs *a, Err *e) {
+    (void)e;
+    assert(a->glu_dx.dx.count == 2 * a->glu_dx.dy.count && a->glu_dx.x.count == a->glu_dx.dx.count);
+    blocks_run(a, a->glu_dx.dy.count, glu_dx_piece);
     return OK;
 }
 

@@ -1,4 +1,4 @@
-/* act.cu: activations and their gradients, by the formulas of core/math/pointwise.h. There is one kernel per
+/* act.cu: activations, GLU and their gradients, by the formulas of core/math/pointwise.h. There is one kernel per
  * activation: the choice is made before the launch. */
 #include "elements.h"
 
@@ -45,4 +45,46 @@ int k_cuda_act_dx(const KArgs *a, Err *e) {
 #undef X
     default: return unknown(a, e);
     }
+}
+
+/* ---- GLU. x is seen as (outer, axis, inner) in the order in which it lies: of each outer index there is a run of a, then
+ *      one of b, each as long as that of y. A thread takes element i of each half. */
+
+static int64_t half_run(const KArgs *a, const View *half) {
+    int64_t outer, inner;
+    view_split(half, a->attr->axis.axis, &outer, &inner);
+    return half->count / outer;
+}
+
+static __global__ void glu_kernel(Elements y, Elements x, int64_t run, int64_t count) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const int64_t at = i + i / run * run;
+        dtype_store(y.type, y.data, (size_t)i, glu_value(element_at(x, at), element_at(x, at + run)));
+    }
+}
+
+static __global__ void glu_dx_kernel(Elements dx, Elements x, Elements dy, int64_t run, int64_t count) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const int64_t at = i + i / run * run;
+        float da, db;
+        glu_slopes(element_at(x, at), element_at(x, at + run), element_at(dy, i), &da, &db);
+        dtype_store(dx.type, dx.data, (size_t)at, da);
+        dtype_store(dx.type, dx.data, (size_t)(at + run), db);
+    }
+}
+
+int k_cuda_glu(const KArgs *a, Err *e) {
+    const View *x = &a->glu.x, *y = &a->glu.y;
+    assert(x->count == 2 * y->count);
+    return launch_op(a, e, glu_kernel, blocks_for(a, y->count, ELEMENT_THREADS), ELEMENT_THREADS, elements_of(y),
+                     elements_of(x), half_run(a, y), y->count);
+}
+
+int k_cuda_glu_dx(const KArgs *a, Err *e) {
+    const View *x = &a->glu_dx.x, *dy = &a->glu_dx.dy, *dx = &a->glu_dx.dx;
+    assert(dx->count == 2 * dy->count && x->count == dx->count);
+    return launch_op(a, e, glu_dx_kernel, blocks_for(a, dy->count, ELEMENT_THREADS), ELEMENT_THREADS, elements_of(dx),
+                     elements_of(x), elements_of(dy), half_run(a, dy), dy->count);
 }

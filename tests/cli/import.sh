@@ -33,6 +33,11 @@ memtide run windows.lua --csv windows.csv -q
 is "$status $(cut -d, -f1 windows.csv | wc -l)" "0 5" "... which runs"
 memtide predict windows.lua --set framework=pytorch --set precision=fp32 -q --json
 has "$out" '"status":"predicted"' "... and is predicted as PyTorch's step"
+memtide import --description "$HERE/gated.json" -o gated.lua
+has "$status $(cat gated.lua)" "gate = nn.GLU(1)," "nn.GLU has its dimension"
+has "$(cat gated.lua)" "F.glu(self.fc(" "... and F.glu is a function"
+memtide predict gated.lua --set framework=pytorch --set precision=fp32 -q --json
+has "$out" '"status":"predicted"' "... which PyTorch's step has"
 memtide import --description "$HERE/unknown.json"
 is "$status" 69 "what memtide cannot say is an error"
 has "$err" "models.py:65: torch.cumsum, 3 times; gives 12 numbers of each sample" "... with its line, how often, and how large it is"
@@ -95,6 +100,11 @@ if [ $with_torch = 0 ]; then
         "a step in both has the same loss"
 fi
 python_says "models.py:Windows --input 4,4,8 -o windows.lua --weights --check" 0 "" "windows with a bias and a mask"
+if [ $with_torch = 0 ]; then
+    is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" \
+        1 "... have PyTorch's gradients"
+fi
+python_says "models.py:Gated --input 3,8 -o gated.lua --check" 0 "" "gates"
 if [ $with_torch = 0 ]; then
     is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" \
         1 "... have PyTorch's gradients"

@@ -30,6 +30,8 @@ static FillFn fill_places, fill_rows, fill_infinity, fill_codes, fill_maxima;
 static const OpTest op_tests[] = {
     {OP_act, "fx", "gx", NULL},
     {OP_act_dx, "fx gx", "fx", NULL},
+    {OP_glu, "fx", "gy", NULL},
+    {OP_glu_dx, "fx gy", "fx", NULL},
     {OP_maxpool, "fx", "fy by", fill_coarse},
     {OP_maxpool_dx, "fy by", "fx", fill_positions},
     {OP_avgpool, "fx", "fy", NULL},
@@ -128,6 +130,8 @@ static const OpTest op_tests[] = {
     {text ", a sum", OP_broadcast_ds, .x = X, .z = Z, .attr.broadcast = {1}, .absent_in = 2}
 #define BOTH_PARTS(text, X, Y, ...) \
     {text, OP_slice, .x = X, .y = Y, __VA_ARGS__}, {text, OP_slice_dx, .x = X, .y = Y, __VA_ARGS__}
+#define BOTH_GLU(text, X, Y, axis_) \
+    {text, OP_glu, .x = X, .y = Y, AXIS(axis_, 0)}, {text, OP_glu_dx, .x = X, .y = Y, AXIS(axis_, 0)}
 #define NORM(axis_, groups_, momentum_) .attr.norm = {axis_, groups_, 1e-5f, momentum_}
 #define EACH_NORM(text, X, Y, Z, ...) \
     {text, OP_norm, .x = X, .y = Y, .z = Z, __VA_ARGS__}, {text, OP_norm_dx, .x = X, .y = Y, .z = Z, __VA_ARGS__}, \
@@ -254,6 +258,10 @@ static const Case cases[] = {
     BOTH_ACT(RELU6, BIG), BOTH_ACT(HARDTANH, BIG), BOTH_ACT(HARDSIGMOID, BIG), BOTH_ACT(MISH, BIG),
     BOTH_ACT(LOGSIGMOID, BIG), BOTH_ACT(SOFTSIGN, BIG), BOTH_ACT(MISH, ODD), BOTH_ACT(LOGSIGMOID, IMAGE),
     BOTH_ACT(SELU, BIG), BOTH_ACT(ABS, ODD), BOTH_ACT(EXP, BIG), BOTH_ACT(SCALE, BIG), BOTH_ACT(SCALE, IMAGE),
+    BOTH_GLU("two elements", S2(1, 2), ONE, 1), BOTH_GLU("rows", S2(3, 14), ODD, 1), BOTH_GLU("wide", S2(5, 8002), BIG, 1),
+    BOTH_GLU("the batch", S2(6, 7), ODD, 0), BOTH_GLU("channels", S4(2, 6, 5, 7), IMAGE, 1),
+    BOTH_GLU("width", S4(2, 3, 5, 14), IMAGE, 3), BOTH_GLU("steps", S3(3, 80, 5), S3(3, 40, 5), 1),
+    BOTH_GLU("features of steps", S3(3, 40, 10), S3(3, 40, 5), 2),
     EACH_SPREAD("a gate of channels", IMAGE, S4(2, 3, 1, 1)), EACH_SPREAD("of pixels", IMAGE, S4(2, 1, 5, 7)),
     EACH_SPREAD("of many channels", S4(2, 2051, 3, 2), S4(2, 2051, 1, 1)), EACH_SPREAD("one for all", ODD, S2(3, 1)),
     EACH_SPREAD("of many pixels", S4(3, 5, 37, 41), S4(3, 5, 1, 1)),

@@ -60,7 +60,8 @@ static void normalisation(Net *t) {
         {"SiLU(inplace=true)", "ELU(0.7)", "CELU(0.7)", "Softplus", "Hardswish", "PReLU", "Softmax(1)",
                                         "LogSoftmax(-1)", "Dropout2d(0.3)", "Dropout2d(0.3, inplace=true)", "Roll(1, 1)",
                                         "Roll(-3, 2)"};
-    switch (below(6)) {
+    switch (below(7)) {
+    case 4: put(t, "Conv2d(%d, %d, 1) GLU(1) ", t->c, 2 * t->c); break;
     case 0: put(t, "BatchNorm2d(%d%s)%s ", t->c, more[below((int)ARRAY_LEN(more))], below(6) ? "" : "!"); break;
     case 3: put(t, "InstanceNorm2d(%d%s) ", t->c, below(2) ? "" : ", affine=true"); break;
     case 1: put(t, "GroupNorm(%d, %d%s) ", below(2) ? t->c : 1, t->c, more[below(2)]); break;

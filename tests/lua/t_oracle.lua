@@ -10,7 +10,8 @@ local mt = require "memtide"
 
 local CASES = {"simple_convnet", "smaller_convnet", "accumulation", "mnist_cnn", "mlp_mse", "grouped_conv",
   "discriminator", "resnet_block", "text_rnn", "text_lstm", "text_gru", "tiny_gpt", "normalised", "decoder",
-  "lines", "bidirectional", "encoder", "translator", "windows", "llama", "rmsprop", "rmsprop_centered", "adagrad", "amsgrad",
+  "lines", "gated", "bidirectional", "encoder", "translator", "windows", "llama", "rmsprop", "rmsprop_centered",
+  "adagrad", "amsgrad",
   "nadam", "adafactor"}
 local device = assert(core.device(os.getenv "TEST_DEVICE" or "cpu"))
 

@@ -31,7 +31,7 @@ for _, pair in ipairs{
   {nn.CELU(0.5, {inplace = true}), "CELU(alpha=0.5, inplace=True)"},
   {nn.GELU(), "GELU(approximate='none')"}, {nn.GELU "tanh", "GELU(approximate='tanh')"},
   {nn.PReLU(8), "PReLU(num_parameters=8)"},
-  {nn.Softmax(1), "Softmax(dim=1)"}, {nn.LogSoftmax(-1), "LogSoftmax(dim=-1)"},
+  {nn.Softmax(1), "Softmax(dim=1)"}, {nn.GLU(), "GLU(dim=-1)"}, {nn.LogSoftmax(-1), "LogSoftmax(dim=-1)"},
   {nn.BatchNorm1d(4), "BatchNorm1d(4, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)"},
   {nn.BatchNorm2d(4, {eps = 1e-3, momentum = "none", affine = false, track_running_stats = false}),
     "BatchNorm2d(4, eps=0.001, momentum=None, affine=False, track_running_stats=False)"},

@@ -163,6 +163,10 @@ for kind, options in dict(
         GELU={}, PReLU={}, Softmax=dict(dim=1), LogSoftmax=dict(dim=1), Dropout={}).items():
     case("layer_" + kind, chain(layer("Linear", 37, 53), layer(kind, **options), layer("Linear", 53, 11)), [37], 29)
 
+for precision in "fp32", "amp_bf16":
+    case("glu_" + precision, chain(layer("Conv1d", 5, 14, 3), layer("GLU", 1), layer("Conv1d", 7, 8, 3), layer("Linear", 27, 22),
+                                   layer("GLU"), layer("Tanh")), [5, 31], 29, loss("MSELoss"), precision=precision)
+
 for name, model, shape in (
         ("conv1d", layer("Conv1d", 5, 7, 3), [5, 31]),
         ("conv_transpose", layer("ConvTranspose2d", 5, 7, 3, stride=2), [5, 11, 13]),

@@ -387,6 +387,8 @@ def cut(r, s):
     size = s[dim]
     if r.random() < 0.3 and len(s) > 2:
         return Spec("Select", [r.choice([dim, dim - len(s)]), r.randint(-size, size - 1)])
+    if size % 2 == 0 and r.random() < 0.3:
+        return Spec("GLU", [r.choice([dim, dim - len(s)])])
     start = r.randint(0, size - 1)
     return Spec("Narrow", [r.choice([dim, dim - len(s)]), start, r.randint(1, size - start)])
 

@@ -39,6 +39,11 @@ CASES = {
             ["Linear", 10, 6]]],
         input=[3, 31], batch=6, classes=6, loss="CrossEntropyLoss",
         optimizer=["SGD", dict(lr=0.05, momentum=0.9)]),
+    "gated": dict(
+        net=["Sequential", [
+            ["Conv1d", 3, 12, 3, dict(padding=1)], ["GLU", 1], ["Conv1d", 6, 10, 3, dict(stride=2)], ["Tanh"], ["GLU", 1],
+            ["Linear", 15, 24], ["GLU"], ["Flatten"], ["Linear", 60, 12], ["GLU"]]],
+        input=[3, 31], batch=6, classes=6, loss="CrossEntropyLoss", optimizer=["SGD", dict(lr=0.05, momentum=0.9)]),
     "bidirectional": dict(
         net=["Sequential", [
             ["Embedding", 20, 10], ["LSTM", 10, 7, dict(num_layers=2, bidirectional=True, batch_first=True)],

@@ -120,3 +120,27 @@ void ref_prelu_dw(Ref *r) {
     for (int64_t i = 0; i < x->count; i++)
         dw->at[slope_of(x, dw, i)] += x->at[i] > 0 ? 0 : r->prelu_dw.dy.at[i] * x->at[i];
 }
+
+/* Element i of y: element i of a, which is element *at of x, and as far behind it as half the axis reaches b. */
+static int64_t glu_half(const Ref *r, const Tensor *half, int64_t i, int64_t *at) {
+    int64_t run = 1;
+    for (int d = r->attr->axis.axis; d < half->shape.rank; d++) run *= half->shape.dim[d];
+    *at = i / run * 2 * run + i % run;
+    return run;
+}
+
+void ref_glu(Ref *r) {
+    for (int64_t i = 0, at; i < r->glu.y.count; i++) {
+        const int64_t run = glu_half(r, &r->glu.y, i, &at);
+        r->glu.y.at[i] = r->glu.x.at[at] / (1 + exp(-r->glu.x.at[at + run]));
+    }
+}
+
+void ref_glu_dx(Ref *r) {
+    for (int64_t i = 0, at; i < r->glu_dx.dy.count; i++) {
+        const int64_t run = glu_half(r, &r->glu_dx.dy, i, &at);
+        const double a = r->glu_dx.x.at[at], gate = 1 / (1 + exp(-r->glu_dx.x.at[at + run])), dy = r->glu_dx.dy.at[i];
+        r->glu_dx.dx.at[at] = dy * gate;
+        r->glu_dx.dx.at[at + run] = dy * a * gate * (1 - gate);
+    }
+}

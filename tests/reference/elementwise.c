@@ -1,7 +1,7 @@
 #include "reference.h"
 
 RefFn *const ref_table[OP_KIND_COUNT] = {
-    [OP_act] = ref_act, [OP_act_dx] = ref_act_dx,
+    [OP_act] = ref_act, [OP_act_dx] = ref_act_dx, [OP_glu] = ref_glu, [OP_glu_dx] = ref_glu_dx,
     [OP_maxpool] = ref_maxpool, [OP_maxpool_dx] = ref_maxpool_dx,
     [OP_avgpool] = ref_avgpool, [OP_avgpool_dx] = ref_avgpool_dx,
     [OP_adaptive_avgpool] = ref_adaptive_avgpool, [OP_adaptive_avgpool_dx] = ref_adaptive_avgpool_dx,

@@ -107,6 +107,7 @@ local LAYER_CALLS = {
   clamp = {"Clamp", "min max"}, clamp_min = {"Clamp", "min"}, clamp_max = {"Clamp", "max"}, clip = {"Clamp", "min max"},
   exp = {"Exp", ""}, abs = {"Abs", ""}, log = {"Log", ""}, sqrt = {"Sqrt", ""}, rsqrt = {"Rsqrt", ""},
   sin = {"Sin", ""}, cos = {"Cos", ""}, reciprocal = {"Reciprocal", ""}, square = {"Pow", "", {exponent = 2}},
+  glu = {"GLU", "dim"},
   softmax = {"Softmax", "dim _stacklevel dtype"}, log_softmax = {"LogSoftmax", "dim _stacklevel dtype"},
   dropout = {"Dropout", "p training inplace"}, dropout2d = {"Dropout2d", "p training inplace"},
   max_pool2d = {"MaxPool2d", "kernel_size stride padding dilation ceil_mode return_indices"},

@@ -14,7 +14,7 @@ local FORMS = {
   Linear = "in_features= out_features= bias=", LeakyReLU = "negative_slope= inplace?", ELU = "alpha= inplace?",
   CELU = "alpha= inplace?",
   Hardtanh = "min_val= max_val= inplace?",
-  Softplus = "beta=", GELU = "approximate=", PReLU = "num_parameters=",
+  Softplus = "beta=", GELU = "approximate=", GLU = "dim=", PReLU = "num_parameters=",
   BatchNorm1d = batchnorm, BatchNorm2d = batchnorm,
   InstanceNorm1d = batchnorm, InstanceNorm2d = batchnorm, RMSNorm = "normalized_shape eps= elementwise_affine=",
   LayerNorm = "normalized_shape eps= elementwise_affine= bias?",

@@ -139,6 +139,19 @@ class Written(nn.Module):
         return self.fc(x)
 
 
+class Gated(nn.Module):
+    """A convolution and a layer whose outputs gate each other, as a module and as a function"""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(3, 8, 3)
+        self.gate = nn.GLU(dim=1)
+        self.fc = nn.Linear(24, 10)
+
+    def forward(self, x):
+        return F.glu(self.fc(self.gate(self.conv(x)).flatten(1)))
+
+
 def broken():
     raise ValueError("no such size")
 
