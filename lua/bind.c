@@ -312,7 +312,7 @@ static int set_list(lua_State *L, Option *o, Err *e) {
 
 /* Sets `o` from the value on top of the stack. */
 static int set_option(lua_State *L, Option *o, Err *e) {
-    if (o->type == OPTION_LIST && lua_type(L, -1) == LUA_TTABLE) return set_list(L, o, e);
+    if (option_takes_list(o) && lua_type(L, -1) == LUA_TTABLE) return set_list(L, o, e);
     switch (lua_type(L, -1)) {
     case LUA_TNUMBER: return option_set_number(o, lua_tonumber(L, -1), e);
     case LUA_TBOOLEAN: return option_set_bool(o, lua_toboolean(L, -1), e);

@@ -69,8 +69,10 @@ static Tensor *element_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target)
         return reduced(g, l, size);
     }
     case LOSS_BCE_LOGITS: {
-        Tensor *pos = options_float(&l->options, "pos_weight") != 1 ? aten_random(g, "aten::empty", (Size){0, {0}}, T_FLOAT)
-                                                                    : NULL;
+        const bool one = options_float(&l->options, "pos_weight") != 1;
+        Tensor *pos = g->class_weights ? tensor_ref(g->class_weights)
+                      : one            ? aten_random(g, "aten::empty", (Size){0, {0}}, T_FLOAT)
+                                       : NULL;
         Tensor *y = aten_bce_with_logits(g, x, target, pos);
         tensor_drop(g, pos);
         return y;

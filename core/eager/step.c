@@ -86,8 +86,9 @@ static void make_model(Loop *l) {
     eager_where(g, NULL, NULL);
     g->category = CAT_OTHER;
     for (int k = 0; k < g->net->n_losses; k++) {
+        const Options *o = &g->net->loss[k]->options;
         int64_t classes;
-        if (options_list(&g->net->loss[k]->options, "weight", &classes))
+        if (options_list(o, "weight", &classes) || options_list(o, "pos_weight", &classes))
             l->weights[k] = aten_random(g, "aten::to", SIZE(classes), T_FLOAT);
     }
     g->category = CAT_INPUT;

@@ -108,6 +108,16 @@ static int finish(Lower *lw, OpKind kind, const Layer *l, int x, int t, int w, c
     return loss;
 }
 
+/* The numbers of an option, one for each class, as a constant of the program; NO_BUF: it has no list. */
+static int make_weights(Lower *lw, const Layer *l, const char *option, const char *name) {
+    int64_t n;
+    char text[BUF_NAME];
+    const double *weight = options_list(&l->options, option, &n);
+    if (!weight) return NO_BUF;
+    snprintf(text, sizeof text, "%s%s", name, l->path + strlen("loss"));
+    return program_constant(lw->p, text, shape1(n), DT_F32, weight);
+}
+
 /* Of rows of at least this many logits the maximum and the sum's logarithm are kept for the gradient, which would else
  * read each row once more: 8 bytes per row, at most 1/32 of the logits. */
 enum { LONG_ROW = 128 };
@@ -147,11 +157,7 @@ int layer_class_loss_forward(Lower *lw, const Layer *l, const int *in) {
     a.loss.beta = (float)options_float(&l->options, "lse_square_scale");
     a.loss.log = l->kind->which;
     a.loss.ignore_index = (int32_t)options_int(&l->options, "ignore_index");
-    int64_t n;
-    const double *weight = options_list(&l->options, "weight", &n);
-    char name[BUF_NAME];
-    snprintf(name, sizeof name, "class_weights%s", l->path + strlen("loss"));
-    int w = weight ? program_constant(lw->p, name, shape1(n), DT_F32, weight) : NO_BUF;
+    const int w = make_weights(lw, l, "weight", "class_weights");
     int x = logit_rows(lw, l, in[0]), loss = finish(lw, OP_cross_entropy, l, x, find_target(lw, l, x), w, &a);
     if (!lw->p->failed && lw->training && !a.loss.log && l->in.dim[1] >= LONG_ROW) {
         const Shape stats = shape2(lw->p->bufs[x].shape.dim[0], 2);
@@ -165,6 +171,10 @@ int layer_class_loss_forward(Lower *lw, const Layer *l, const int *in) {
 int layer_element_loss_shape(Network *n, Layer *l, Err *e) {
     double beta = options_float(&l->options, "beta"), delta = options_float(&l->options, "delta");
     if (beta < 0) return layer_error(l, e, "beta must be at least 0, found %g", beta);
+    int64_t weights;
+    if (options_list(&l->options, "pos_weight", &weights) && (!l->in.rank || weights != l->in.dim[l->in.rank - 1]))
+        return layer_error(l, e, "pos_weight: expected a number for each of %" PRId64 " classes, the last dimension, found "
+                           "%" PRId64, l->in.rank ? l->in.dim[l->in.rank - 1] : 1, weights);
     if (l->kind->which == LOSS_HUBER && !(delta > 0))
         return layer_error(l, e, "delta must be above 0, found %g", delta);
     return one_number(n, l, e);
@@ -178,7 +188,9 @@ int layer_element_loss_forward(Lower *lw, const Layer *l, const int *in) {
     a.loss.beta = (float)(options_float(o, "beta") + options_float(o, "delta") + options_float(o, "pos_weight"));
     /* several losses share a target, which then is in PyTorch's order */
     int x = lw->net->n_losses > 1 ? lower_rows(lw, l, in[0]) : in[0];
-    return finish(lw, OP_element_loss, l, x, find_target(lw, l, x), NO_BUF, &a);
+    const int w = make_weights(lw, l, "pos_weight", "pos_weight");
+    if (w != NO_BUF) x = lower_plain(lw, l, x); /* the classes side by side */
+    return finish(lw, OP_element_loss, l, x, find_target(lw, l, x), w, &a);
 }
 
 /* ---- of a script: a graph of x and the labels, whose values are then reduced as IdentityLoss reduces them */

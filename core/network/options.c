@@ -20,6 +20,7 @@ static const struct { const char *name, *expected; } types[] = {
     [OPTION_PAIR] = {"pair", "a number or a pair"},
     [OPTION_FLOATS] = {"floats", "two numbers"},
     [OPTION_LIST] = {"list", "a list of numbers"},
+    [OPTION_EACH] = {"each", "a number or a list of numbers"},
     [OPTION_TEXT] = {"text", "a text"},
     [OPTION_WORD] = {"", ""},
 };
@@ -81,7 +82,8 @@ static int set_values(Option *o, const double *value, const char *found, Err *e)
 int option_set_number(Option *o, double value, Err *e) {
     char found[NUMBER_TEXT];
     number_text(value, found);
-    if (o->type != OPTION_INT && o->type != OPTION_FLOAT && o->type != OPTION_PAIR) return wrong_type(o, e, found);
+    if (o->type != OPTION_INT && o->type != OPTION_FLOAT && o->type != OPTION_PAIR && o->type != OPTION_EACH)
+        return wrong_type(o, e, found);
     return set_values(o, (const double[2]){value, value}, found, e);
 }
 
@@ -93,7 +95,7 @@ int option_set_numbers(Option *o, double first, double second, Err *e) {
 }
 
 int option_set_list(Option *o, const double *values, int64_t n, Err *e) {
-    if (o->type != OPTION_LIST || n < 1) return wrong_type(o, e, n < 1 ? "none" : "a list of numbers");
+    if (!option_takes_list(o) || n < 1) return wrong_type(o, e, n < 1 ? "none" : "a list of numbers");
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(values[i]))
             return err_set(e, ERR_SCRIPT, "option \"%s\": expected finite numbers, found %g as number %lld", o->name,
@@ -293,7 +295,7 @@ const char *options_word(const Options *o, const char *name, char *text) {
 }
 
 static bool same_value(const Option *a, const Option *b) {
-    return a->word == b->word && a->i[0] == b->i[0] && a->i[1] == b->i[1] && a->f[0] == b->f[0] && a->f[1] == b->f[1];
+    return !a->list && !b->list && a->word == b->word && a->i[0] == b->i[0] && a->i[1] == b->i[1] && a->f[0] == b->f[0] && a->f[1] == b->f[1];
 }
 
 enum { ROOM = OPTION_WORDS + LIST_SHOWN * (NUMBER_TEXT + 1) }; /* of a value as text */
@@ -316,8 +318,8 @@ static void value_text(const Options *o, const Option *n, char *text) {
     else if (n->type == OPTION_BOOL) snprintf(text, ROOM, "%s", n->i[0] ? "true" : "false");
     else if (n->type == OPTION_INT) snprintf(text, ROOM, "%lld", (long long)n->i[0]);
     else if (n->type == OPTION_PAIR) snprintf(text, ROOM, "%lldx%lld", (long long)n->i[0], (long long)n->i[1]);
-    else if (n->type == OPTION_LIST) list_text(n, text);
-    else if (n->type == OPTION_FLOAT) snprintf(text, ROOM, "%s", number_text(n->f[0], a));
+    else if (n->list) list_text(n, text);
+    else if (n->type == OPTION_FLOAT || n->type == OPTION_EACH) snprintf(text, ROOM, "%s", number_text(n->f[0], a));
     else snprintf(text, ROOM, "%s,%s", number_text(n->f[0], a), number_text(n->f[1], b));
 }
 

@@ -17,6 +17,12 @@ MT_FN float loss_slope_scale(const LossAttr *loss, const StepState *state, doubl
     return loss->scale * (state ? state->loss_scale : 1.0f) / (float)(loss->sum ? 1.0 : count);
 }
 
+/* What loss_term has beside x and t, for element i: w's number [classes] for its place in the last dimension; w NULL: one
+ * number for all */
+MT_FN float loss_beta(const LossAttr *loss, const float *w, int64_t classes, int64_t i) {
+    return w ? w[i % classes] : loss->beta;
+}
+
 /* A sample's row of cross_entropy's stats: the log-probability of class c is x_c - max - log_sum. Both are 0 for an
  * ignored sample, and where x holds log-probabilities. */
 typedef struct Softmax { float max, log_sum; } Softmax;

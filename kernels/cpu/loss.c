@@ -138,6 +138,15 @@ HOT static void slopes_block(const LossAttr *loss, float *y, const float *x, con
     }
 }
 
+/* y = formula(x, t) from element `at` on, where w has the classes' numbers */
+#define WEIGHTED_LOOP(function, formula)                                                                             \
+    HOT static void function(const LossAttr *loss, float *y, const float *x, const float *t, const View *w, int64_t at, \
+                             int64_t n) {                                                                            \
+        for (int64_t i = 0; i < n; i++) y[i] = formula(loss->f, x[i], t[i], loss_beta(loss, w->data, w->count, at + i)); \
+    }
+WEIGHTED_LOOP(weighted_terms, loss_term)
+WEIGHTED_LOOP(weighted_slopes, loss_slope)
+
 /* A loss without a target gets x in its place, and does not read it. */
 static const View *target_of(const KArgs *a) {
     return a->element_loss.t.data ? &a->element_loss.t : &a->element_loss.x;
@@ -145,10 +154,13 @@ static const View *target_of(const KArgs *a) {
 
 static double terms_sum(const KArgs *a, int64_t begin, int64_t end) {
     float from[PART], wanted[PART], terms[PART];
+    const View *w = &a->element_loss.w;
     double sum = 0;
     EACH_PART(i, n, end - begin) {
         const float *x = block_load(&a->element_loss.x, begin + i, n, from);
-        terms_block(&a->attr->loss, terms, x, block_load(target_of(a), begin + i, n, wanted), n);
+        const float *t = block_load(target_of(a), begin + i, n, wanted);
+        if (w->count) weighted_terms(&a->attr->loss, terms, x, t, w, begin + i, n);
+        else terms_block(&a->attr->loss, terms, x, t, n);
         for (int64_t k = 0; k < n; k++) sum += (double)terms[k];
     }
     return sum;
@@ -158,7 +170,10 @@ static void slopes_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], wanted[BLOCK], to[BLOCK], scale = slope_scale(a, (double)a->element_loss_dx.x.count);
     int64_t n = end - begin;
     const float *x = block_load(&a->element_loss_dx.x, begin, n, from);
-    slopes_block(&a->attr->loss, to, x, block_load(target_of(a), begin, n, wanted), n);
+    const float *t = block_load(target_of(a), begin, n, wanted);
+    const View *w = &a->element_loss_dx.w;
+    if (w->count) weighted_slopes(&a->attr->loss, to, x, t, w, begin, n);
+    else slopes_block(&a->attr->loss, to, x, t, n);
     for (int64_t i = 0; i < n; i++) to[i] *= scale;
     block_store(&a->element_loss_dx.dx, begin, n, to);
 }

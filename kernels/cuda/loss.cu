@@ -14,8 +14,8 @@ static __device__ inline LossPart block_part(LossPart mine) {
     return p;
 }
 
-/* Where a loss goes. w: the classes' weights [C], stats [N]: of cross entropy, each may be NULL */
-typedef struct LossTo { LossAttr attr; const float *w; float *loss; LossPart *parts; Softmax *stats; } LossTo;
+/* Where a loss goes. w: the classes' weights [weights], stats [N]: of cross entropy, each may be NULL */
+typedef struct LossTo { LossAttr attr; const float *w; int64_t weights; float *loss; LossPart *parts; Softmax *stats; } LossTo;
 
 static __device__ inline void loss_store(const LossTo *to, LossPart all) {
     *to->loss = loss_value(&to->attr, all.sum, all.count);
@@ -54,8 +54,8 @@ static inline Elements target_of(const KArgs *a) {
 static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elements, int64_t, int64_t),
                     int64_t rows) {
     const View *x = &a->cross_entropy.x, *loss = &a->cross_entropy.loss;
-    LossTo to = {a->attr->loss, (const float *)a->cross_entropy.w.data, (float *)loss->data, (LossPart *)a->workspace,
-                 (Softmax *)a->cross_entropy.stats.data};
+    LossTo to = {a->attr->loss, (const float *)a->cross_entropy.w.data, a->cross_entropy.w.count, (float *)loss->data,
+                 (LossPart *)a->workspace, (Softmax *)a->cross_entropy.stats.data};
     assert(rows > 0 && x->count % rows == 0 && operand_is_float(x) && operand_is_fp32(loss));
     int parts = (int)sum_parts(x->count, sizeof(LossPart), a->workspace_bytes);
     int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(x), target_of(a), rows, x->count / rows);
@@ -190,7 +190,8 @@ static __global__ void element_terms(LossTo to, Elements x, Elements t, int64_t 
         float values[2][LANES], sum = 0;
         elements_load(values, both, begin, n, aligned && n == LANES);
         for (int i = 0; i < LANES; i++)
-            if (i < n) sum += loss_term(to.attr.f, values[0][i], values[1][i], to.attr.beta);
+            if (i < n)
+                sum += loss_term(to.attr.f, values[0][i], values[1][i], loss_beta(&to.attr, to.w, to.weights, begin + i));
         mine.sum += sum;
         mine.count += n;
     }
@@ -202,9 +203,12 @@ struct ElementSlope {
     LossAttr attr;
     const StepState *state;
     int64_t count;
-    __device__ void eight(float *dx, const float (*x)[LANES], int64_t) const {
+    const float *w; /* [weights] or NULL */
+    int64_t weights;
+    __device__ void eight(float *dx, const float (*x)[LANES], int64_t begin) const {
         float scale = loss_slope_scale(&attr, state, (double)count);
-        for (int i = 0; i < LANES; i++) dx[i] = scale * loss_slope(attr.f, x[0][i], x[1][i], attr.beta);
+        for (int i = 0; i < LANES; i++)
+            dx[i] = scale * loss_slope(attr.f, x[0][i], x[1][i], loss_beta(&attr, w, weights, begin + i));
     }
 };
 
@@ -217,7 +221,9 @@ int k_cuda_element_loss_dx(const KArgs *a, Err *e) {
     assert(!a->element_loss_dx.t.count || a->element_loss_dx.t.count == a->element_loss_dx.x.count);
     assert(a->element_loss_dx.dx.count == a->element_loss_dx.x.count);
     ElementsOf<2> x = {{elements_of(&a->element_loss_dx.x), target_of(a)}};
-    ElementSlope f = {a->attr->loss, (const StepState *)a->element_loss_dx.state.data, a->element_loss_dx.x.count};
+    const View *w = &a->element_loss_dx.w;
+    ElementSlope f = {a->attr->loss, (const StepState *)a->element_loss_dx.state.data, a->element_loss_dx.x.count,
+                      (const float *)w->data, w->count};
     return elements_run(a, e, f, x);
 }
 

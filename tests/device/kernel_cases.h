@@ -86,8 +86,8 @@ static const OpTest op_tests[] = {
     {OP_nhwc_to_nchw_dx, "fr", "fx", NULL},
     {OP_cross_entropy, "fx in wz", "w1 w2", fill_labels},
     {OP_cross_entropy_dx, "fx in s1 wz w2", "gx", fill_stats},
-    {OP_element_loss, "fx wx", "w1", fill_probabilities},
-    {OP_element_loss_dx, "fx wx s1", "gx", fill_probabilities},
+    {OP_element_loss, "fx wx wz", "w1", fill_probabilities},
+    {OP_element_loss_dx, "fx wx s1 wz", "gx", fill_probabilities},
     {OP_accumulate, "fx", "gx", NULL},
     {OP_grad_check, "fx", "s1", fill_infinity},
     {OP_step_begin, "", "s1", NULL},
@@ -204,10 +204,10 @@ static const OpTest op_tests[] = {
 #define OF_LOGARITHMS(scale, ignore, sum) .attr.loss = {scale, 0, ignore, sum, 1, LOSS_MSE, 0}
 #define OF_ELEMENTS(f, beta, scale, sum) .attr.loss = {scale, 0, 0, sum, 0, LOSS_##f, beta}
 #define SCALED .state = {1024, 3, 0, 5}
-#define NO_STATE .absent_in = 1 << 2
-#define BOTH_LOSS(op, text, shape, ...) \
-    {text, OP_##op, .x = shape, __VA_ARGS__}, {text, OP_##op##_dx, .x = shape, SCALED, __VA_ARGS__}, \
-    {text ", no scaler", OP_##op##_dx, .x = shape, NO_STATE, __VA_ARGS__}
+#define BOTH_LOSS(text, shape, no_weights, ...) \
+    {text, OP_element_loss, .x = shape, .absent_in = no_weights << 2, __VA_ARGS__}, \
+    {text, OP_element_loss_dx, .x = shape, .absent_in = no_weights << 3, SCALED, __VA_ARGS__}, \
+    {text ", no scaler", OP_element_loss_dx, .x = shape, .absent_in = 1 << 2 | no_weights << 3, __VA_ARGS__}
 #define OF_CLASSES(text, N, C, no_weights, no_stats, ...) \
     {text, OP_cross_entropy, .x = S2(N, C), .z = S1(C), .absent_in = no_weights << 2, .absent_out = no_stats << 1, \
      __VA_ARGS__}, \
@@ -218,13 +218,13 @@ static const OpTest op_tests[] = {
 #define EACH_CLASS_LOSS(text, N, C, no_stats, ...) \
     OF_CLASSES(text, N, C, 1, no_stats, __VA_ARGS__), OF_CLASSES(text ", weights", N, C, 0, no_stats, __VA_ARGS__)
 #define EACH_LOSS(f, beta) \
-    BOTH_LOSS(element_loss, #f ", one", ONE, OF_ELEMENTS(f, beta, 1, 0)), \
-    BOTH_LOSS(element_loss, #f ", mean", BIG, OF_ELEMENTS(f, beta, 0.25f, 0)), \
-    BOTH_LOSS(element_loss, #f ", sum of an image", IMAGE, OF_ELEMENTS(f, beta, 1, 1))
+    BOTH_LOSS(#f ", one", ONE, 1, OF_ELEMENTS(f, beta, 1, 0)), \
+    BOTH_LOSS(#f ", mean", BIG, 1, OF_ELEMENTS(f, beta, 0.25f, 0)), \
+    BOTH_LOSS(#f ", sum of an image", IMAGE, 1, OF_ELEMENTS(f, beta, 1, 1))
 #define NO_TARGET(text, shape, sum) \
-    {text, OP_element_loss, .x = shape, .absent_in = 1 << 1, OF_ELEMENTS(IDENTITY, 0, -0.5f, sum)}, \
-    {text, OP_element_loss_dx, .x = shape, .absent_in = 1 << 1, SCALED, OF_ELEMENTS(IDENTITY, 0, -0.5f, sum)}, \
-    {text ", no scaler", OP_element_loss_dx, .x = shape, .absent_in = 1 << 1 | 1 << 2, OF_ELEMENTS(IDENTITY, 0, 1, sum)}
+    {text, OP_element_loss, .x = shape, .absent_in = 1 << 1 | 1 << 2, OF_ELEMENTS(IDENTITY, 0, -0.5f, sum)}, \
+    {text, OP_element_loss_dx, .x = shape, .absent_in = 1 << 1 | 1 << 3, SCALED, OF_ELEMENTS(IDENTITY, 0, -0.5f, sum)}, \
+    {text ", no scaler", OP_element_loss_dx, .x = shape, .absent_in = 1 << 1 | 1 << 2 | 1 << 3, OF_ELEMENTS(IDENTITY, 0, 1, sum)}
 #define RULE(...) .attr = {.optim = {.rule = {__VA_ARGS__}}}
 #define PLAIN_IN (1 << 2 | 1 << 3) /* no learning rate that changes, no norm */
 #define SGD_CLIPPED(most) RULE(.momentum = 0.9f, .weight_decay = 0.1f, .clip_norm = most)
@@ -444,6 +444,11 @@ static const Case cases[] = {
     EACH_CLASS_LOSS("sum of many logarithms", 701, 37, 1, OF_LOGARITHMS(1, -100, 1)),
     EACH_LOSS(MSE, 0), EACH_LOSS(L1, 0), EACH_LOSS(SMOOTH_L1, 0.75f), EACH_LOSS(SMOOTH_L1, 0), EACH_LOSS(HUBER, 0.75f),
     EACH_LOSS(BCE, 0), EACH_LOSS(BCE_LOGITS, 1), EACH_LOSS(BCE_LOGITS, 2.5f),
+    BOTH_LOSS("BCE_LOGITS, one class", ONE, 0, .z = S1(1), OF_ELEMENTS(BCE_LOGITS, 1, 1, 0)),
+    BOTH_LOSS("BCE_LOGITS, classes", ODD, 0, .z = S1(7), OF_ELEMENTS(BCE_LOGITS, 1, 1, 1)),
+    BOTH_LOSS("BCE_LOGITS, many", BIG, 0, .z = S1(4001), OF_ELEMENTS(BCE_LOGITS, 1, 0.25f, 0)),
+    BOTH_LOSS("BCE_LOGITS, steps", S3(3, 40, 5), 0, .z = S1(5), OF_ELEMENTS(BCE_LOGITS, 1, 1, 0)),
+    BOTH_LOSS("BCE_LOGITS, width", IMAGE, 0, .z = S1(7), .plain = true, OF_ELEMENTS(BCE_LOGITS, 1, 1, 0)),
     NO_TARGET("IDENTITY, mean", BIG, 0), NO_TARGET("IDENTITY, sum of an image", IMAGE, 1),
     {"next", OP_count_call, .x = ONE, .calls = 6},
     {"first", OP_accumulate, .x = BIG}, {"second", OP_accumulate, .x = BIG, .micro = 1},

@@ -291,7 +291,7 @@ static int check_offload(Device *cpu, const Network *net, Settings s, const floa
 }
 
 static bool one(Device *cpu, int i, int *refused) {
-    static const char *const losses[] = {"CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss(pos_weight=2)",
+    static const char *const losses[] = {"CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss(pos_weight=2)", "BCEWithLogitsLoss(pos_weight=1:2:0.5:3:1:0.25:1:2:0.75:1)",
                                          "SmoothL1Loss", "L1Loss", "NLLLoss",
                                          "CrossEntropyLoss(weight=1:2:0.5:3:1:0.25:1:2:0.75:1)", "HuberLoss(sum)"};
     Net text;

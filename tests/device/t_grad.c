@@ -315,6 +315,7 @@ static const struct { const char *before, *loss; } losses[] = {
     {"LogSoftmax(1)", "NLLLoss"}, {"LogSoftmax(1)", "NLLLoss(ignore_index=3, reduction=sum)"},
     {"", "MSELoss"}, {"", "L1Loss"}, {"", "SmoothL1Loss(beta=0.5)"}, {"", "HuberLoss(sum, 0.3)"},
     {"Sigmoid", "BCELoss"}, {"", "BCEWithLogitsLoss"}, {"", "BCEWithLogitsLoss(pos_weight=3)"},
+    {"", "BCEWithLogitsLoss(pos_weight=1:2:0.5:3:1:0.25:1:2:0.75:1)"},
 };
 
 static void check_loss(const char *before, const char *loss) {

@@ -10,7 +10,7 @@ local mt = require "memtide"
 
 local CASES = {"simple_convnet", "smaller_convnet", "accumulation", "mnist_cnn", "mlp_mse", "grouped_conv",
   "discriminator", "resnet_block", "text_rnn", "text_lstm", "text_gru", "tiny_gpt", "normalised", "decoder",
-  "lines", "gated", "bidirectional", "encoder", "translator", "windows", "llama", "rmsprop", "rmsprop_centered",
+  "lines", "gated", "multilabel", "bidirectional", "encoder", "translator", "windows", "llama", "rmsprop", "rmsprop_centered",
   "adagrad", "amsgrad",
   "nadam", "adafactor"}
 local device = assert(core.device(os.getenv "TEST_DEVICE" or "cpu"))
@@ -115,7 +115,7 @@ local function append(to, from) return table.move(from, 1, #from, #to + 1, to) e
 
 local function run(case, settings)
   local net = layer(case.net)
-  local loss = mt.nn[case.loss]()
+  local loss = mt.nn[case.loss](table.unpack{case.loss_options})
   local optimizer = mt.optim[case.optimizer[1]](case.optimizer[2])
   local network = assert(core.network(net, loss, {case.batch, table.unpack(case.input)}))
   local _, output = network:shapes()

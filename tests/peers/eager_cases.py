@@ -247,6 +247,7 @@ for name, terms, model in (
         ("mse", loss("MSELoss"), layer("Identity")), ("l1", loss("L1Loss"), layer("Identity")),
         ("smooth_l1", loss("SmoothL1Loss"), layer("Identity")), ("huber", loss("HuberLoss"), layer("Identity")),
         ("bce", loss("BCELoss"), layer("Sigmoid")), ("bce_logits", loss("BCEWithLogitsLoss"), layer("Identity")),
+        ("bce_logits_weighted", loss("BCEWithLogitsLoss", pos_weight=[0.5] * 11), layer("Identity")),
         ("mse_sum", loss("MSELoss", reduction="sum"), layer("Identity"))):
     case("loss_" + name, chain(layer("Linear", 37, 11), model), [37], 29, terms)
 
@@ -569,8 +570,9 @@ for name in [name for name in CASES if name.startswith("random_") and len(CASES[
 
 SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
-         "loss_bce_logits loss_cross_entropy_smoothed optim_sgd_nesterov optim_adafactor optim_clipped "
-         "optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
+         "loss_bce_logits loss_bce_logits_weighted loss_cross_entropy_smoothed glu_fp32 optim_sgd_nesterov optim_adafactor "
+         "optim_clipped optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval "
+         "model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
          "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
          "masked_softcap_all_amp_fp16_train scaled_rows windows").split()

@@ -44,6 +44,10 @@ CASES = {
             ["Conv1d", 3, 12, 3, dict(padding=1)], ["GLU", 1], ["Conv1d", 6, 10, 3, dict(stride=2)], ["Tanh"], ["GLU", 1],
             ["Linear", 15, 24], ["GLU"], ["Flatten"], ["Linear", 60, 12], ["GLU"]]],
         input=[3, 31], batch=6, classes=6, loss="CrossEntropyLoss", optimizer=["SGD", dict(lr=0.05, momentum=0.9)]),
+    "multilabel": dict(
+        net=["Sequential", [["Conv2d", 2, 4, 3], ["Tanh"], ["Flatten"], ["Linear", 64, 5]]],
+        input=[2, 6, 6], batch=5, loss="BCEWithLogitsLoss", loss_options=dict(pos_weight=[1.0, 3.0, 0.5, 2.0, 7.0]),
+        optimizer=["SGD", dict(lr=0.1, momentum=0.9)]),
     "bidirectional": dict(
         net=["Sequential", [
             ["Embedding", 20, 10], ["LSTM", 10, 7, dict(num_layers=2, bidirectional=True, batch_first=True)],
@@ -193,12 +197,15 @@ def targets(case, s, y):
         return (3 * torch.arange(y.numel() // case["classes"]) + s) % case["classes"]
     if case["loss"] == "CrossEntropyLoss":
         return (7 * torch.arange(case["batch"]) + 3 + s) % case["classes"]
-    return (0.5 * torch.sin(0.193 * torch.arange(y.numel()).double() + s)).float().double().view(y.shape)
+    t = (0.5 * torch.sin(0.193 * torch.arange(y.numel()).double() + s)).float().double().view(y.shape)
+    return t if case["loss"] == "MSELoss" else (t > 0).double()
 
 
 def compute(case):
     torch.manual_seed(1)
-    net, loss_of = build(case["net"]).double(), getattr(nn, case["loss"])()
+    net = build(case["net"]).double()
+    loss_options = {name: torch.tensor(value).double() for name, value in case.get("loss_options", {}).items()}
+    loss_of = getattr(nn, case["loss"])(**loss_options)
     with torch.no_grad():
         for k, (name, p) in enumerate(net.named_parameters()):
             p.copy_(parameter(k, name, p))

@@ -86,8 +86,9 @@ void ref_cross_entropy_dx(Ref *r) {
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-static double term(const LossAttr *a, double x, double t) {
-    double d = fabs(x - t), b = a->beta;
+/* b: the number that the loss has, or w's for the place in the last dimension */
+static double term(const LossAttr *a, double x, double t, double b) {
+    double d = fabs(x - t);
     switch (a->f) {
     case LOSS_MSE: return d * d;
     case LOSS_L1: return d;
@@ -100,8 +101,8 @@ static double term(const LossAttr *a, double x, double t) {
     return NAN;
 }
 
-static double slope(const LossAttr *a, double x, double t) {
-    double sign = x > t ? 1 : x < t ? -1 : 0, d = fabs(x - t), b = a->beta;
+static double slope(const LossAttr *a, double x, double t, double b) {
+    double sign = x > t ? 1 : x < t ? -1 : 0, d = fabs(x - t);
     switch (a->f) {
     case LOSS_MSE: return 2 * (x - t);
     case LOSS_L1: return sign;
@@ -114,17 +115,21 @@ static double slope(const LossAttr *a, double x, double t) {
     return NAN;
 }
 
+static double number(const LossAttr *a, const Tensor *w, int64_t i) { return w->at ? w->at[i % w->count] : a->beta; }
+
 static double target(const Ref *r, int64_t i) { return r->element_loss.t.at ? r->element_loss.t.at[i] : 0; }
 
 void ref_element_loss(Ref *r) {
     double sum = 0;
-    for (int64_t i = 0; i < r->element_loss.x.count; i++) sum += term(&r->attr->loss, r->element_loss.x.at[i],
-                                                                      target(r, i));
+    for (int64_t i = 0; i < r->element_loss.x.count; i++) 
+        sum += term(&r->attr->loss, r->element_loss.x.at[i], target(r, i),
+                    number(&r->attr->loss, &r->element_loss.w, i));
     r->element_loss.loss.at[0] = reduce(r, sum, (double)r->element_loss.x.count);
 }
 
 void ref_element_loss_dx(Ref *r) {
     for (int64_t i = 0; i < r->element_loss_dx.x.count; i++)
         r->element_loss_dx.dx.at[i] = outer(r, (double)r->element_loss_dx.x.count) *
-            slope(&r->attr->loss, r->element_loss_dx.x.at[i], target(r, i));
+            slope(&r->attr->loss, r->element_loss_dx.x.at[i], target(r, i),
+                  number(&r->attr->loss, &r->element_loss_dx.w, i));
 }

@@ -232,6 +232,8 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
     {"Sequential{ReLU Linear(4, 4)&}", NULL, {2, {2, 4}}, "shares the parameters of 0, which has no weight"},
     {"Softplus(0)", NULL, {2, {2, 8}}, "beta must be above 0, found 0"},
     {"PReLU(3)", NULL, {2, {2, 8}}, "expected 3 channels of (N, C), (N, C, L) or (N, C, H, W), found (2, 8)"},
+    {"Linear(8, 3)", "BCEWithLogitsLoss(pos_weight=1:2)", {2, {2, 8}},
+     "pos_weight: expected a number for each of 3 classes, the last dimension, found 2"},
     {"GLU(0)", NULL, {2, {2, 8}}, "dim must be between 1 and 1 (0 is the batch), found 0"},
     {"GLU(2)", NULL, {2, {2, 8}}, "dim must be between 1 and 1 (0 is the batch), found 2"},
     {"GLU", NULL, {2, {2, 7}}, "halves dimension 1, whose size 7 is odd"},

@@ -178,6 +178,14 @@ static void test_list(void) {
     is_str(e.text, "option \"weight\": expected a list of numbers or \"none\", found none", "and what is wrong");
     is_int(option_set_number(&o.item[0], 2, &e), ERR_SCRIPT, "a number is no list");
     is_int(option_set_list(&o.item[1], many, 3, &e), ERR_SCRIPT, "a list is no number");
+    options_free(&o);
+    is_int(options_parse(&o, "weight:each=1", &e), OK, "one number for all, or a list");
+    is_str(options_text(&o, text, sizeof text), "", "... whose default has no text");
+    is_int(option_set_number(&o.item[0], 2.5, &e), OK, "a number");
+    is_str(options_text(&o, text, sizeof text), "weight=2.5", "... as text");
+    ok(options_float(&o, "weight") == 2.5 && !options_list(&o, "weight", &n), "... is no list");
+    is_int(option_set_list(&o.item[0], many, 1, &e), OK, "a list of one");
+    ok(options_list(&o, "weight", &n) && n == 1, "... is one");
     is_str(e.text, "option \"scale\": expected a number, found a list of numbers", "it says");
     options_free(&o);
     is_int(mem_live(), 0, "lists are given back");

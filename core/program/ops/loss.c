@@ -16,6 +16,19 @@ static bool cross_entropy_dx_fits(const Operands *o) {
     return fits_elements(o) && classes_fit(o->cross_entropy_dx.x, o->cross_entropy_dx.w, o->cross_entropy_dx.stats);
 }
 
+/* w: numbers for the places of x's last dimension, which then lie side by side; NULL: one for all */
+static bool each_fits(const Buf *x, const Buf *w) {
+    const int last = x->shape.rank - 1;
+    if (!w) return true;
+    return w->dtype == DT_F32 && w->shape.rank == 1 && last >= 0 && w->shape.dim[0] == x->shape.dim[last] &&
+           !x->order[0] && (x->shape.rank < 4 || x->layout == LAYOUT_ROWS);
+}
+
+static bool element_loss_fits(const Operands *o) { return each_fits(o->element_loss.x, o->element_loss.w); }
+static bool element_loss_dx_fits(const Operands *o) {
+    return fits_elements(o) && each_fits(o->element_loss_dx.x, o->element_loss_dx.w);
+}
+
 /* Emits the op for the gradient of x, with the operands that all losses have; NULL: x wants none. */
 static Op *loss_gradient(Gradients *g, OpKind kind, const Op *f) {
     int state = g->p->loss_scaling ? program_state(g->p) : NO_BUF, x = f->element_loss.x;
@@ -43,7 +56,9 @@ static void element_loss_gradient(Gradients *g, const Op *f, int dy) {
     assert(dy == NO_BUF);
     (void)dy;
     Op *op = loss_gradient(g, OP_element_loss_dx, f);
-    if (op) gradient_add(g, f, f->element_loss.x, op->element_loss_dx.dx);
+    if (!op) return;
+    op->element_loss_dx.w = f->element_loss.w;
+    gradient_add(g, f, f->element_loss.x, op->element_loss_dx.dx);
 }
 
 static void cross_entropy_show(const Attr *a, Line *l) {
@@ -62,5 +77,5 @@ static void element_loss_show(const Attr *a, Line *l) {
 
 const OpRule rule_cross_entropy = {cross_entropy_fits, NULL, cross_entropy_gradient, cross_entropy_show};
 const OpRule rule_cross_entropy_dx = {cross_entropy_dx_fits, NULL, NULL, cross_entropy_show};
-const OpRule rule_element_loss = {NULL, NULL, element_loss_gradient, element_loss_show};
-const OpRule rule_element_loss_dx = {fits_elements, NULL, NULL, element_loss_show};
+const OpRule rule_element_loss = {element_loss_fits, NULL, element_loss_gradient, element_loss_show};
+const OpRule rule_element_loss_dx = {element_loss_dx_fits, NULL, NULL, element_loss_show};
