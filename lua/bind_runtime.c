@@ -82,6 +82,9 @@ typedef struct Feed {
     Loader *loader[OP_IN]; /* of each input, in step with each other; the first has the targets, too; or NULL */
     const Program *program;
     int64_t done[OP_IN + 1]; /* values of each x, and of t, handed out */
+    const Network *network;
+    lua_State *script; /* whose value at index 3 is called for each micro-batch; NULL: there is none */
+    bool raised;       /* it has raised the error on top of its stack */
 } Feed;
 
 static int64_t elements(const Program *p, int buf) { return buf == NO_BUF ? 0 : shape_elements(&p->bufs[buf].shape); }
@@ -129,12 +132,15 @@ static int64_t take(const Source *s, int64_t *done, int64_t want, void *to) {
     return n;
 }
 
+static int feed_script(Feed *f, float *x, void *t, Err *e);
+
 static int feed_step(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e) {
     Feed *f = arg;
     const Program *p = f->program;
     (void)step;
     (void)micro;
     int code = OK;
+    if (f->script) return feed_script(f, x, t, e);
     for (int k = 0; k < p->n_inputs && !code; x += elements(p, p->inputs[k++])) {
         if (f->loader[k]) code = feed_loader(f, k, x, k == 0 ? t : NULL, e);
         else take(&f->x[k], &f->done[k], elements(p, p->inputs[k]), x);
@@ -226,11 +232,58 @@ static int push_input(lua_State *L, const Network *n, int k) {
     return lua_gettop(L);
 }
 
+typedef struct Pull { Feed *feed; float *x; void *t; } Pull; /* where a micro-batch goes; t NULL: not wanted */
+
+/* Copies the values at `index` of batch `number`, which must fill the buffer. */
+static void pull_values(lua_State *L, int index, lua_Integer number, const Buf *b, const char *name, bool labels, void *to) {
+    const int64_t expected = shape_elements(&b->shape);
+    char shape[SHAPE_TEXT], what[BUF_NAME + 64];
+    snprintf(what, sizeof what, "data: batch %lld: %s", (long long)number, name);
+    const Source s = source_at(L, index, labels, what);
+    if (s.count != expected)
+        bind_error(L, "%s: expected the %I values of %s, found %I", what, (LUAI_UACINT)expected,
+                   shape_text(&b->shape, shape), (LUAI_UACINT)s.count);
+    memcpy(to, s.values, (size_t)expected * 4);
+}
+
+/* (iterator, Pull): one micro-batch of what the iterator returns: x, target, number of the batch */
+static int pull(lua_State *L) {
+    const Pull *to = lua_touserdata(L, 2);
+    const Program *p = to->feed->program;
+    lua_pushvalue(L, 1);
+    lua_call(L, 0, 3);
+    const lua_Integer number = lua_tointeger(L, 5);
+    float *x = to->x;
+    for (int k = 0; k < p->n_inputs; x += elements(p, p->inputs[k++])) {
+        const Buf *b = &p->bufs[p->inputs[k]];
+        pull_values(L, push_input(L, to->feed->network, k), number, b, b->name, false, x);
+    }
+    if (to->t) pull_values(L, 4, number, &p->bufs[p->target], "target", p->bufs[p->target].dtype == DT_I32, to->t);
+    return 0;
+}
+
+/* What the iterator raises stays on the stack. */
+static int feed_script(Feed *f, float *x, void *t, Err *e) {
+    lua_State *L = f->script;
+    Pull to = {f, x, t};
+    if (!lua_checkstack(L, LUA_MINSTACK)) return err_set(e, ERR_HOST_MEMORY, "data: no memory for Lua's stack");
+    lua_pushcfunction(L, pull);
+    lua_pushvalue(L, 3);
+    lua_pushlightuserdata(L, &to);
+    f->raised = lua_pcall(L, 2, 0, 0) != LUA_OK;
+    return f->raised ? err_set(e, ERR_SCRIPT, "data: the iterator raised an error") : OK;
+}
+
 static Feed feed_from(lua_State *L, const Job *job) {
     const Network *n = job->net;
     const Program *p = job->program;
-    Feed f = {.program = p};
+    Feed f = {.program = p, .network = n};
     int64_t samples = 0;
+    if (luaL_getmetafield(L, 3, "__call") != LUA_TNIL) {
+        lua_pop(L, 1);
+        f.script = L;
+        return f;
+    }
     for (int k = 0; k < p->n_inputs; k++) {
         const Buf *input = &p->bufs[p->inputs[k]];
         const bool has_target = p->target != NO_BUF && k == 0;
@@ -256,8 +309,18 @@ static Feed feed_from(lua_State *L, const Job *job) {
     return f;
 }
 
+/* pack(values, labels, what) -> a Batch of a table of numbers, a string of packed ones or a Batch */
+static int pack(lua_State *L) {
+    lua_settop(L, 3);
+    const Source s = source_at(L, 1, lua_toboolean(L, 2), lua_tostring(L, 3));
+    Batch *made = bind_batch_new(L, shape1(max_i64(s.count, 1)), s.integers);
+    made->count = s.count;
+    memcpy(made->values, s.values, (size_t)s.count * 4);
+    return 1;
+}
+
 /* runtime:step(which, x, t) or (which, loader, more) -> loss, seconds, skipped. x and t hold all micro-batches of the
- * step. more: the next step uses this loader too, so its batch may be fetched ahead. skipped: the loss scaler found an
+ * step. loader: or a value that can be called, which gives x and t of a micro-batch and the batch's number. more: the next step uses this loader too, so its batch may be fetched ahead. skipped: the loss scaler found an
  * overflow, and no update was made. */
 static int step(lua_State *L) {
     Err e;
@@ -266,8 +329,9 @@ static int step(lua_State *L) {
     Running *run = running(L);
     int which = which_program(L, run, 2);
     Feed feed = feed_from(L, &run->job[which]);
-    bool more = feed.loader[0] && lua_toboolean(L, 4);
-    if (runtime_step(run->r, which, feed_step, &feed, more, &found, &e)) return bind_fail(L, &e);
+    bool more = (feed.loader[0] || feed.script) && lua_toboolean(L, 4);
+    if (runtime_step(run->r, which, feed_step, &feed, more, &found, &e))
+        return feed.raised ? lua_error(L) : bind_fail(L, &e);
     lua_pushnumber(L, (lua_Number)found.loss);
     lua_pushnumber(L, found.seconds);
     lua_pushboolean(L, found.skipped);
@@ -424,7 +488,7 @@ static int finish(lua_State *L) {
 void bind_open_runtime(lua_State *L) {
     static const luaL_Reg methods[] = {{"step", step}, {"forward", forward}, {"backward", backward}, {"update", update},
         {"read", read_values}, {"write", write_values}, {"memory", memory}, {"reset_peak", reset_peak}, {"empty_cache", empty_cache}, {"finish", finish}, {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"runtime", new_runtime}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"runtime", new_runtime}, {"pack", pack}, {NULL, NULL}};
     bind_type(L, BOX_RUNTIME, methods);
     luaL_setfuncs(L, functions, 0);
 }

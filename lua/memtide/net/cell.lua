@@ -3,6 +3,7 @@ local cards = require "memtide.net.cards"
 local core = require "memtide.core"
 local data = require "memtide.net.data"
 local inputs = require "memtide.net.inputs"
+local iterator = require "memtide.net.iterator"
 local measure = require "memtide.results.measure"
 local nn = require "memtide.net.nn"
 local optim = require "memtide.net.optim"
@@ -58,15 +59,29 @@ local function model_of(self)
   return model
 end
 
--- The cell's dataset, or with trainings its datasets by name; nil: random numbers. If `data` is a function, it is replaced
--- by what the function returns, until the cell is released.
+-- What an iterator leaves open, or has no part in
+local NO_ITERATOR = {epochs = "how many batches it gives is not known: say steps", shuffle = "it has an order of its own",
+  drop_last = "it gives whole batches"}
+
+local function check_iterator(self)
+  for _, name in ipairs(util.sorted_keys(NO_ITERATOR)) do
+    if self.values[name] or self.experiment.base[name] then
+      util.fail_at(self.experiment.where, "experiment: %s: the data are an iterator: %s", name, NO_ITERATOR[name])
+    end
+  end
+end
+
+-- The cell's dataset or iterator, or with trainings its datasets by name; nil: random numbers. If `data` is a function, it
+-- is replaced by what the function returns, until the cell is released.
 local function data_of(self)
   local v = self.values
   if type(v.data) == "function" then
     local make = v.data
-    local made = made_by(make, self.experiment.reads:hand_out(v))
-    v.data = self.experiment:check_value("experiment", "data", type(made) ~= "function" and made)
+    local function again() return made_by(make, self.experiment.reads:hand_out(v)) end
+    local made = again()
+    v.data = not data.is_dataset(made) and iterator.new(made, again) or self.experiment:check_value("experiment", "data", made)
     self.make_data = make
+    if iterator.is(v.data) then check_iterator(self) end
   end
   if v.data and literal.is_table(v.data) ~= (v.trainings ~= nil) then
     util.fail_at(self.experiment.where, "experiment: data: expected %s", v.trainings and
@@ -158,7 +173,7 @@ end
 local function input_of(self)
   local v = self.values
   local dataset = data_of(self)
-  if dataset then return dataset:info().shape end
+  if dataset and not iterator.is(dataset) then return dataset:info().shape end
   if type(v.input) == "function" then
     local shape = made_by(v.input, self.experiment.reads:hand_out(v))
     v.input = self.experiment:check_value("experiment", "input", type(shape) ~= "function" and shape)
@@ -230,8 +245,9 @@ end
 
 local function describe_data(self, output)
   local v = self.values
-  local found = v.data and v.data:info() or {shape = v.input, classes = v.classes, target = v.target}
-  if not v.data then complete(self, found, output) end
+  local said = {shape = v.input, classes = v.classes, target = v.target} -- of random data, and of what an iterator gives
+  local found = v.data and not iterator.is(v.data) and v.data:info() or said
+  if found == said then complete(self, found, output) end
   check_targets(self, "experiment", found, output)
   if v.test_data then check_targets(self, "experiment: test_data", v.test_data:info(), output) end
   return found
@@ -301,7 +317,8 @@ end
 local function data_text(self)
   local d = self.data
   if d.text then return d.text end
-  return ("random %s %s %s"):format(inputs.text(d.shape), d.classes or "", table.concat(d.target or {}, "x"))
+  return ("%s %s %s %s"):format(iterator.is(self.values.data) and "iterator" or "random", inputs.text(d.shape),
+    d.classes or "", table.concat(d.target or {}, "x"))
 end
 
 local function settings_text(self, purpose)
@@ -468,6 +485,10 @@ end
 -- The loader of the cell's data; nil, message, code: it cannot be made.
 function cell.loader(self)
   local v, whole = self.values, self.experiment.base
+  if iterator.is(v.data) then
+    return v.data:open{prefetch = v.prefetch, inputs = self.network:inputs(), labels = nn.of_classes(v.loss),
+      targets = self.network:targets() * v.batch}
+  end
   local dataset, batch = v.data, built_batch(v)
   if not dataset then dataset = random_data(self, math.max(RANDOM_SAMPLES, batch)) end
   return data.open(dataset, {batch = batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,

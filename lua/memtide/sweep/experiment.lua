@@ -112,7 +112,7 @@ local RULES = {
   monotone = rule(is_names, "the name of an axis, a list of names, or false"),
   loss = rule(nn.is_loss, "a loss such as nn.CrossEntropyLoss(), of several outputs a sum of losses"),
   data = rule(function(value) return is_data(value) or type(value) == "function" end,
-    "an open dataset of mt.data, or a function of the settings that returns one; with trainings datasets by name"),
+    "an open dataset of mt.data, or a function of the settings that returns one, or an iterator; with trainings datasets by name"),
   test_data = rule(data.is_dataset, "an open dataset of mt.data"),
   weights = rule(is_weights, 'the path of safetensors that parameters start from, or {path, strict = false, ' ..
     'skip = {names}} as trainer:load takes them'),
