@@ -117,10 +117,9 @@ end
 local held = drawn(1)
 cell.release(cell.build(declare{data = function() return held end}:cells()[1]))
 tap.is(tostring(held), "memtide.Dataset (open)", "unless the script holds on to it")
-for _, wrong in ipairs{0, function() end} do
-  tap.raises("data: expected an open dataset of mt.data, or a function", "a function that returns a " .. type(wrong),
-    function() cell.build(declare{data = function() return wrong end}:cells()[1]) end)
-end
+tap.raises("data: expected an open dataset of mt.data, or a function", "a function that returns a number", function()
+  cell.build(declare{data = function() return 0 end}:cells()[1])
+end)
 made.epochs, made.drop_last, made.sweep[1] = 2, true, {"kind", {1}}
 local counted = cell.build(declare(made):cells()[1])
 tap.is(counted.steps, 8, "epochs are counted of what it returns")
