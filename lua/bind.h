@@ -113,7 +113,7 @@ typedef struct Batch {
 Batch *bind_batch_new(lua_State *L, Shape shape, bool integers);
 /* Raises unless batches of the loader at `index` have inputs of shape `x` and targets (labels or numbers) of shape `t`
  * (NULL: none needed). */
-void bind_check_loader(lua_State *L, int index, const Shape *x, const Shape *t, bool labels);
+void bind_check_loader(lua_State *L, int index, const Shape *x, bool bytes, const Shape *t, bool labels);
 
 int luaopen_memtide(lua_State *L);
 int luaopen_memtide_core(lua_State *L);

@@ -237,6 +237,14 @@ static int cache(lua_State *L) {
     return 1;
 }
 
+/* dataset:keep_bytes() -> the dataset, whose samples stay bytes */
+static int keep_bytes(lua_State *L) {
+    Err e;
+    if (dataset_keep_bytes(unread(L, "keep_bytes"), &e)) return bind_fail(L, &e);
+    lua_settop(L, 1);
+    return 1;
+}
+
 /* dataset:normalize({mean, ...}, {std, ...}) -> the dataset */
 static int normalize(lua_State *L) {
     enum { CHANNELS_MAX = 256 };
@@ -311,6 +319,11 @@ static int new_loader(lua_State *L) {
     return 1;
 }
 
+/* Bytes, from the last one on, as numbers where they lie. */
+static void widen(Batch *x) {
+    for (int64_t i = x->count; i-- > 0;) ((float *)x->values)[i] = ((const unsigned char *)x->values)[i];
+}
+
 /* loader:next() -> x, t, count: two Batches and their number of samples; nothing at the end of an epoch */
 static int next_batch(lua_State *L) {
     Err e;
@@ -321,6 +334,7 @@ static int next_batch(lua_State *L) {
     Batch *t = bind_batch_new(L, batched(dataset_target(l.data), l.batch), labels);
     if (loader_next(l.loader, x->values, t->values, &count, &e)) return bind_fail(L, &e);
     if (count == 0) return 0;
+    if (dataset_has_bytes(l.data)) widen(x);
     Batch *const both[] = {x, t};
     for (int i = 0; i < 2; i++) {
         both[i]->count = both[i]->count / l.batch * count;
@@ -370,8 +384,11 @@ static void check_shape(lua_State *L, const char *what, Shape found, const Shape
                shape_text(expected, b));
 }
 
-void bind_check_loader(lua_State *L, int index, const Shape *x, const Shape *t, bool labels) {
+void bind_check_loader(lua_State *L, int index, const Shape *x, bool bytes, const Shape *t, bool labels) {
     Loading l = loading(L, index);
+    if (bytes != dataset_has_bytes(l.data))
+        bind_error(L, bytes ? "nn.FromBytes reads bytes, the data are numbers: dataset:keep_bytes() leaves them bytes"
+                            : "the data are bytes (keep_bytes), which a network reads by nn.FromBytes");
     check_shape(L, "input", batched(dataset_sample(l.data), l.batch), x);
     if (!t) return;
     if (labels != (dataset_classes(l.data) > 0))
@@ -384,7 +401,7 @@ void bind_check_loader(lua_State *L, int index, const Shape *x, const Shape *t, 
 
 void bind_open_data(lua_State *L) {
     static const luaL_Reg of_batch[] = {{"shape", batch_shape}, {"values", batch_values}, {NULL, NULL}};
-    static const luaL_Reg of_dataset[] = {{"info", info}, {"cache", cache}, {"normalize", normalize}, {NULL, NULL}};
+    static const luaL_Reg of_dataset[] = {{"info", info}, {"cache", cache}, {"keep_bytes", keep_bytes}, {"normalize", normalize}, {NULL, NULL}};
     static const luaL_Reg of_loader[] = {{"next", next_batch}, {"seek", seek}, {"place", place},
         {"batches", batches}, {"info", loader_info}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"dataset_idx", new_idx}, {"dataset_cifar10", new_cifar10},

@@ -303,6 +303,7 @@ static int inputs(lua_State *L) {
         lua_createtable(L, 0, 3);
         bind_set_string(L, "name", in->name);
         if (in->indices) bind_set_integer(L, "indices", in->indices);
+        if (in->bytes) lua_pushboolean(L, true), lua_setfield(L, -2, "bytes");
         bind_push_shape(L, &in->shape);
         lua_setfield(L, -2, "shape");
         lua_rawseti(L, -2, k + 1);

@@ -72,9 +72,10 @@ static int which_program(lua_State *L, const Running *run, int index) {
 /* ---- feeding: the values that a script gives, divided into the micro-batches of one step */
 
 typedef struct Source {
-    const char *values;  /* packed fp32 or int32 */
+    const char *values;  /* packed fp32 or int32, or bytes */
     int64_t count;       /* of values */
     bool integers;
+    size_t size;         /* of a value */
 } Source;
 
 typedef struct Feed {
@@ -117,7 +118,8 @@ static int feed_loader(Feed *f, int k, float *x, void *t, Err *e) {
     assert(count < batch); /* bind_check_loader has compared the shapes */
     if (count == 0)
         return err_set(e, ERR_SCRIPT, "the dataset has no complete batch of %lld samples", (long long)batch);
-    memset(x + count * per_sample, 0, (size_t)((batch - count) * per_sample) * sizeof *x);
+    const size_t each = p->bufs[p->inputs[k]].dtype == DT_U8 ? 1 : sizeof *x;
+    memset((char *)x + (size_t)(count * per_sample) * each, 0, (size_t)((batch - count) * per_sample) * each);
     int64_t labels = elements(p, p->target) / batch;
     return k > 0 ? OK : pad_target(p, t, count * labels, batch * labels, e);
 }
@@ -125,9 +127,9 @@ static int feed_loader(Feed *f, int k, float *x, void *t, Err *e) {
 /* Copies the next `want` values of a source to `to`; if there are fewer, the rest is zero. Returns how many there were. */
 static int64_t take(const Source *s, int64_t *done, int64_t want, void *to) {
     int64_t n = min_i64(want, s->count - *done);
-    if (n > 0) memcpy(to, s->values + *done * 4, (size_t)n * 4);
+    if (n > 0) memcpy(to, s->values + (size_t)*done * s->size, (size_t)n * s->size);
     else n = 0;
-    memset((char *)to + n * 4, 0, (size_t)(want - n) * 4);
+    memset((char *)to + (size_t)n * s->size, 0, (size_t)(want - n) * s->size);
     *done += n;
     return n;
 }
@@ -141,7 +143,7 @@ static int feed_step(void *arg, uint32_t step, uint32_t micro, float *x, void *t
     (void)micro;
     int code = OK;
     if (f->script) return feed_script(f, x, t, e);
-    for (int k = 0; k < p->n_inputs && !code; x += elements(p, p->inputs[k++])) {
+    for (int k = 0; k < p->n_inputs && !code; x += fed_bytes(&p->bufs[p->inputs[k++]]) / sizeof *x) {
         if (f->loader[k]) code = feed_loader(f, k, x, k == 0 ? t : NULL, e);
         else take(&f->x[k], &f->done[k], elements(p, p->inputs[k]), x);
     }
@@ -165,7 +167,7 @@ static void store_value(lua_State *L, Batch *batch, int64_t i, const char *what)
 
 /* Reads a Batch, a string of packed values or a table of numbers at `index`. */
 static Source source_at(lua_State *L, int index, bool integers, const char *what) {
-    Source s = {.integers = integers};
+    Source s = {.integers = integers, .size = 4};
     Batch *batch = luaL_testudata(L, index, BATCH_TYPE);
     size_t bytes;
     if (!batch && lua_istable(L, index)) {
@@ -193,6 +195,32 @@ static Source source_at(lua_State *L, int index, bool integers, const char *what
             bind_show(L, index));
     }
     return s;
+}
+
+/* The same of bytes: a string of them, or numbers, of which each is a whole one from 0 to 255. */
+static Source bytes_at(lua_State *L, int index, const char *what) {
+    size_t length;
+    if (lua_type(L, index) == LUA_TSTRING) {
+        const char *text = lua_tolstring(L, index, &length);
+        return (Source){text, (int64_t)length, false, 1};
+    }
+    const Source from = source_at(L, index, false, what);
+    unsigned char *bytes = lua_newuserdatauv(L, (size_t)max_i64(from.count, 1), 0);
+    for (int64_t i = 0; i < from.count; i++) {
+        float x;
+        memcpy(&x, from.values + i * 4, sizeof x);
+        bytes[i] = x >= 0 && x <= 255 ? (unsigned char)x : 0;
+        if ((float)bytes[i] != x)
+            bind_error(L, "%s: expected bytes, whole numbers from 0 to 255, found %f at %I", what, (lua_Number)x,
+                       (LUAI_UACINT)(i + 1));
+    }
+    lua_replace(L, index); /* it stays on the stack, because its values are borrowed */
+    return (Source){(const char *)bytes, from.count, false, 1};
+}
+
+/* The values of an input. */
+static Source input_at(lua_State *L, int index, const Buf *input, const char *what) {
+    return input->dtype == DT_U8 ? bytes_at(L, index, what) : source_at(L, index, false, what);
 }
 
 /* The samples of input k, which must be whole ones that fill all micro-batches of the step; only the last may be
@@ -239,11 +267,11 @@ static void pull_values(lua_State *L, int index, lua_Integer number, const Buf *
     const int64_t expected = shape_elements(&b->shape);
     char shape[SHAPE_TEXT], what[BUF_NAME + 64];
     snprintf(what, sizeof what, "data: batch %lld: %s", (long long)number, name);
-    const Source s = source_at(L, index, labels, what);
+    const Source s = labels ? source_at(L, index, true, what) : input_at(L, index, b, what);
     if (s.count != expected)
         bind_error(L, "%s: expected the %I values of %s, found %I", what, (LUAI_UACINT)expected,
                    shape_text(&b->shape, shape), (LUAI_UACINT)s.count);
-    memcpy(to, s.values, (size_t)expected * 4);
+    memcpy(to, s.values, (size_t)expected * s.size);
 }
 
 /* (iterator, Pull): one micro-batch of what the iterator returns: x, target, number of the batch */
@@ -254,7 +282,7 @@ static int pull(lua_State *L) {
     lua_call(L, 0, 3);
     const lua_Integer number = lua_tointeger(L, 5);
     float *x = to->x;
-    for (int k = 0; k < p->n_inputs; x += elements(p, p->inputs[k++])) {
+    for (int k = 0; k < p->n_inputs; x += fed_bytes(&p->bufs[p->inputs[k++]]) / sizeof *x) {
         const Buf *b = &p->bufs[p->inputs[k]];
         pull_values(L, push_input(L, to->feed->network, k), number, b, b->name, false, x);
     }
@@ -290,13 +318,13 @@ static Feed feed_from(lua_State *L, const Job *job) {
         const int at = push_input(L, n, k);
         if (luaL_testudata(L, at, BOX_LOADER)) {
             f.loader[k] = bind_get(L, at, BOX_LOADER);
-            bind_check_loader(L, at, &input->shape, has_target ? &p->bufs[p->target].shape : NULL,
+            bind_check_loader(L, at, &input->shape, input->dtype == DT_U8, has_target ? &p->bufs[p->target].shape : NULL,
                               has_target && p->bufs[p->target].dtype == DT_I32);
             if (k > 0 && !f.loader[0]) bind_error(L, "%s: found a loader, but %s has none", input->name, p->bufs[p->inputs[0]].name);
             continue;
         }
         if (k > 0 && f.loader[0]) bind_error(L, "%s: expected a loader, as %s has one", input->name, p->bufs[p->inputs[0]].name);
-        f.x[k] = source_at(L, at, false, input->name);
+        f.x[k] = input_at(L, at, input, input->name);
         const int64_t found = count_samples(L, p, k, &f.x[k]);
         if (k > 0 && found != samples)
             bind_error(L, "%s: expected %I samples, as %s has, found %I", input->name, (LUAI_UACINT)samples,
@@ -309,10 +337,17 @@ static Feed feed_from(lua_State *L, const Job *job) {
     return f;
 }
 
-/* pack(values, labels, what) -> a Batch of a table of numbers, a string of packed ones or a Batch */
+/* pack(values, labels, what, bytes) -> a Batch of a table of numbers, a string of packed ones or a Batch; of bytes a
+ * string of them */
 static int pack(lua_State *L) {
-    lua_settop(L, 3);
-    const Source s = source_at(L, 1, lua_toboolean(L, 2), lua_tostring(L, 3));
+    lua_settop(L, 4);
+    const char *what = lua_tostring(L, 3);
+    if (lua_toboolean(L, 4)) {
+        const Source s = bytes_at(L, 1, what);
+        lua_pushlstring(L, s.values, (size_t)s.count);
+        return 1;
+    }
+    const Source s = source_at(L, 1, lua_toboolean(L, 2), what);
     Batch *made = bind_batch_new(L, shape1(max_i64(s.count, 1)), s.integers);
     made->count = s.count;
     memcpy(made->values, s.values, (size_t)s.count * 4);

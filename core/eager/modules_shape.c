@@ -127,6 +127,15 @@ Tensor *module_embedding(Eager *g, const Layer *l, Tensor *const *in) {
     return aten_embedding(g, in[0], module_param(g, l, 0));
 }
 
+/* x.to(float).div_(divisor).sub_(mean).div_(std), whose mean and std the script holds, and may be views of such */
+Tensor *module_from_bytes(Eager *g, const Layer *l, Tensor *const *in) {
+    (void)l;
+    Tensor *y = aten_to(g, in[0], g->numbers);
+    static const char *const steps[] = {"aten::div_", "aten::sub_", "aten::div_"};
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++) eager_inplace(g, steps[i], y, NULL);
+    return y;
+}
+
 /* x + wpe(torch.arange(T)) */
 Tensor *module_positions(Eager *g, const Layer *l, Tensor *const *in) {
     Tensor *numbers = aten_random(g, "aten::arange", SIZE(in[0]->size.of[1]), T_LONG);

@@ -14,6 +14,7 @@ typedef struct Loop {
     EagerOptim optim;
     Tensor *x[LAYER_IN], *y, *output[LAYER_IN], *loss;
     Tensor *weights[LAYER_IN];      /* of classes, by loss */
+    Tensor *of_bytes[LAYER_IN][2];  /* mean and std of the channels, by input of bytes */
     Tensor *resident[RESIDENTS];
     Tensor *scale, *growth_tracker; /* of the GradScaler */
     const PrecisionInfo *precision;
@@ -90,6 +91,10 @@ static void make_model(Loop *l) {
         int64_t classes;
         if (options_list(o, "weight", &classes) || options_list(o, "pos_weight", &classes))
             l->weights[k] = aten_random(g, "aten::to", SIZE(classes), T_FLOAT);
+    }
+    for (int k = 0; k < 2 * g->net->n_inputs; k++) {
+        const int64_t channels = g->net->inputs[k / 2].channels;
+        if (channels) l->of_bytes[k / 2][k % 2] = aten_random(g, "aten::to", SIZE(channels), T_FLOAT);
     }
     g->category = CAT_INPUT;
     for (int k = 0; k < l->s->pytorch.n_resident; k++)
@@ -323,8 +328,9 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     g.channels_last = s->pytorch.channels_last == SAID_TRUE;
     g.benchmark = s->pytorch.cudnn_benchmark == SAID_TRUE;
     g.reentrant = s->pytorch.use_reentrant == SAID_TRUE;
+    g.numbers = l.precision->autocast ? T_FLOAT : scalar_of(l.precision->weights);
     for (int k = 0; k < net->n_inputs; k++)
-        l.input_type[k] = net->inputs[k].indices ? T_LONG : l.precision->autocast ? T_FLOAT : scalar_of(l.precision->weights);
+        l.input_type[k] = net->inputs[k].bytes ? T_BYTE : net->inputs[k].indices ? T_LONG : g.numbers;
     read_target(&l);
     g.params = scratch_new(&g.scratch, (size_t)net->n_params, sizeof *g.params);
     if (g.params) {

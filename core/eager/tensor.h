@@ -88,6 +88,7 @@ struct Eager {
     bool grad;            /* gradients are recorded: not under no_grad, not in the backward pass */
     bool autocast;
     ScalarType low;       /* what autocast computes in */
+    ScalarType numbers;   /* of the model's parameters, and of what it is given */
     Thread thread;
     bool has_workspace[THREADS];
     Tensor *dropout_state; /* of cuDNN's recurrent layers: a reference, or NULL */

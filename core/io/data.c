@@ -54,8 +54,8 @@ static void describe(Dataset *d) {
     int n = snprintf(d->text, sizeof d->text, "%s %" PRId64, d->kind, d->count);
     for (int i = 0; i < d->sample.rank; i++)
         n += snprintf(d->text + n, sizeof d->text - (size_t)n, "x%" PRId64, d->sample.dim[i]);
-    assert(n + 18 <= DATA_TEXT); /* the hash is part of cell ids: it must not be cut off */
-    snprintf(d->text + n, sizeof d->text - (size_t)n, " %016" PRIx64, hash);
+    assert(n + 24 <= DATA_TEXT); /* the hash is part of cell ids: it must not be cut off */
+    snprintf(d->text + n, sizeof d->text - (size_t)n, " %016" PRIx64 "%s", hash, d->bytes ? " bytes" : "");
 }
 
 static void count_classes(Dataset *d) {
@@ -153,6 +153,8 @@ Shape dataset_target(const Dataset *d) { return d->target; }
 const char *dataset_text(const Dataset *d) { return d->text; }
 
 int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, Err *e) {
+    if (d->bytes)
+        return err_set(e, ERR_SCRIPT, "normalize: samples stay bytes (keep_bytes): nn.FromBytes takes mean and std instead");
     if (n != 1 && n != d->sample.dim[0])
         return err_set(e, ERR_SCRIPT, "normalize: expected 1 or %" PRId64 " values, one per channel, found %d",
             d->sample.dim[0], n);
@@ -174,6 +176,19 @@ int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, 
     describe(d);
     return OK;
 }
+
+int dataset_keep_bytes(Dataset *d, Err *e) {
+    const bool drawn = !d->n_parts && d->tokens > 0 && d->tokens <= 256;
+    if (!drawn && (!d->n_parts || d->type->value || d->text_bytes))
+        return err_set(e, ERR_SCRIPT, "keep_bytes: expected data of bytes, such as images of IDX, CIFAR or uint8 arrays");
+    if (d->channels)
+        return err_set(e, ERR_SCRIPT, "keep_bytes: these data are normalised: nn.FromBytes takes mean and std instead");
+    d->bytes = true;
+    describe(d);
+    return OK;
+}
+
+bool dataset_has_bytes(const Dataset *d) { return d->bytes; }
 
 int dataset_cache(Dataset *d, Err *e) {
     int code = OK;
@@ -236,10 +251,18 @@ static int get_x(const Dataset *d, int64_t i, float *x, Err *e) {
     return OK;
 }
 
-int dataset_get(const Dataset *d, int64_t i, float *x, void *t, Err *e) {
+static int get_bytes(const Dataset *d, int64_t i, unsigned char *x, Err *e) {
+    const int64_t n = shape_elements(&d->sample);
+    for (int64_t k = 0; !d->n_parts && k < n; k++) x[k] = (unsigned char)draw_whole(d, i, DRAW_X, d->tokens, k);
+    if (!d->n_parts) return OK;
+    const DataPart *p = part_of(d, i);
+    return part_bytes(p, offset_of(d, p, i), x, (size_t)n, e);
+}
+
+int dataset_get(const Dataset *d, int64_t i, void *x, void *t, Err *e) {
     assert(i >= 0 && i < d->count && x);
     int64_t n = target_size(d);
-    int code = get_x(d, i, x, e);
+    int code = d->bytes ? get_bytes(d, i, x, e) : get_x(d, i, x, e);
     if (code || !t || !n) return code;
     if (d->text_bytes) {
         const unsigned char *next = d->parts->bytes + i * d->parts->stride + 1;

@@ -49,11 +49,15 @@ const char *dataset_alphabet(const Dataset *d); /* of a text: [token] -> the byt
  * of a sample); all must be finite, std not 0, else ERR_SCRIPT. It changes dataset_text. No loader of the
  * dataset may be open. */
 int dataset_normalize(Dataset *d, const double *mean, const double *std, int n, Err *e);
+/* Samples are handed out as the bytes that the file has, without scale: ERR_SCRIPT unless it has bytes, which are not
+ * normalised, or is random tokens below 256 at most. It changes dataset_text. No loader of the dataset may be open. */
+int dataset_keep_bytes(Dataset *d, Err *e);
+bool dataset_has_bytes(const Dataset *d);
 /* Reads the files into memory, from which samples come from then on. No loader of the dataset may be open. */
 int dataset_cache(Dataset *d, Err *e);
-/* Copies sample i, 0 to dataset_count - 1, into x (fp32) and t (int32 labels or fp32 target; NULL: not wanted). Threads
+/* Copies sample i, 0 to dataset_count - 1, into x (fp32, or bytes: dataset_keep_bytes) and t (int32 labels or fp32 target; NULL: not wanted). Threads
  * may do so at once. ERR_FILE: the file cannot be read, or it was changed after it was opened. */
-int dataset_get(const Dataset *d, int64_t i, float *x, void *t, Err *e);
+int dataset_get(const Dataset *d, int64_t i, void *x, void *t, Err *e);
 /* Kind, sizes and a hash of the content, for cell ids: "idx 2000x1x28x28 7f3a..." */
 const char *dataset_text(const Dataset *d);
 
@@ -72,7 +76,7 @@ int loader_prefetch(const Loader *l);
 size_t loader_bytes(const Loader *l);    /* of host memory: the batches ahead; 8 bytes for each sample if shuffled */
 /* The next batch: *count samples into x, and their targets into t (NULL: not wanted). *count = 0 at the end of an
  * epoch; the call after that starts the next epoch. A batch that fails as dataset_get does stays the next one. */
-int loader_next(Loader *l, float *x, void *t, int64_t *count, Err *e);
+int loader_next(Loader *l, void *x, void *t, int64_t *count, Err *e);
 /* Makes a batch (0, 1, ... below loader_batches) of `epoch` (0, 1, ...) the next one; ERR_SCRIPT: there is none such. */
 int loader_seek(Loader *l, int64_t epoch, int64_t batch, Err *e);
 /* The next batch: what loader_seek takes to continue from here. */

@@ -56,6 +56,7 @@ struct Dataset {
     size_t text_bytes;      /* of a text, whose targets are its samples one byte further on; else 0 */
     char alphabet[256];     /* the byte that a token of a text stands for */
     float divisor;          /* of u8 values: 255 for pixels, as ToTensor does */
+    bool bytes;             /* samples are handed out as the bytes that they are */
     int channels;           /* of the normalisation; 0: none */
     float *mean, *std;      /* [channels] each, one allocation */
     uint64_t seed, hash;

@@ -17,8 +17,7 @@ typedef struct Place { int64_t epoch, batch; } Place;
 
 typedef struct Slot {
     int64_t count;
-    float *x;
-    unsigned char *t;
+    unsigned char *x, *t;
     int code;  /* of the filling */
     Err error;
 } Slot;
@@ -36,8 +35,7 @@ struct Loader {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     Slot *slots;
-    float *slots_x;         /* of all slots */
-    unsigned char *slots_t;
+    unsigned char *slots_x, *slots_t; /* of all slots */
     int64_t filled, taken;
     bool filling, stop;
     Place ahead;            /* what the thread fills next */
@@ -58,14 +56,13 @@ static void shuffle(Loader *l, int64_t epoch) {
 }
 
 /* Fills x and t (NULL: not wanted) with the batch at `place`, *count samples. */
-static int fill(Loader *l, Place place, float *x, unsigned char *t, int64_t *count, Err *e) {
+static int fill(Loader *l, Place place, unsigned char *x, unsigned char *t, int64_t *count, Err *e) {
     assert(place.epoch >= 0 && place.batch >= 0 && place.batch < l->batches);
     int64_t first = place.batch * l->batch, n = min_i64(l->batch, dataset_count(l->data) - first);
     shuffle(l, place.epoch);
     for (int64_t k = 0; k < n; k++) {
         int64_t i = l->order ? l->order[first + k] : first + k;
-        float *to = x + (size_t)k * (l->x_size / sizeof *x);
-        int code = dataset_get(l->data, i, to, t ? t + (size_t)k * l->t_size : NULL, e);
+        int code = dataset_get(l->data, i, x + (size_t)k * l->x_size, t ? t + (size_t)k * l->t_size : NULL, e);
         if (code) return code;
     }
     *count = n;
@@ -130,7 +127,7 @@ static int new_slots(Loader *l, int n, Err *e) {
     if (!l->slots || !l->slots_x || !l->slots_t)
         return err_set(e, ERR_HOST_MEMORY, "loader: no memory for %d batches of %zu bytes ahead", n, x + t);
     for (int i = 0; i < n; i++) {
-        l->slots[i].x = l->slots_x + (size_t)i * (x / sizeof *l->slots_x);
+        l->slots[i].x = l->slots_x + (size_t)i * x;
         l->slots[i].t = l->slots_t + (size_t)i * t;
     }
     return OK;
@@ -170,7 +167,7 @@ static int check(const Dataset *d, int64_t batch, bool drop_last, int prefetch, 
 int loader_open(const Dataset *d, int64_t batch, bool shuffled, bool drop_last, int prefetch, uint64_t seed,
     Loader **out, Err *e) {
     Shape sample = dataset_sample(d), target = dataset_target(d);
-    size_t x_size = (size_t)shape_elements(&sample) * 4;
+    size_t x_size = (size_t)shape_elements(&sample) * (dataset_has_bytes(d) ? 1 : 4);
     size_t t_size = target.rank || dataset_classes(d) ? (size_t)shape_elements(&target) * 4 : 0, order_bytes = 0;
     int64_t count = dataset_count(d);
     int code = check(d, batch, drop_last, prefetch, x_size + t_size, e);
@@ -217,7 +214,7 @@ size_t loader_bytes(const Loader *l) {
     return order + (size_t)l->prefetch * (size_t)l->batch * (l->x_size + l->t_size);
 }
 
-int loader_next(Loader *l, float *x, void *t, int64_t *count, Err *e) {
+int loader_next(Loader *l, void *x, void *t, int64_t *count, Err *e) {
     Place now = l->next;
     *count = 0;
     if (now.batch == l->batches) {

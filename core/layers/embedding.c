@@ -1,9 +1,11 @@
 /* Embedding: rows of a table w (V, D), chosen by the network's input, which then holds indices: (N) becomes (N, D),
  * (N, T) becomes (N, T, D). PositionEmbedding: T rows of a table (P, D), from `offset` on, added to each sample
  * (T, D), as GPT does with an Embedding of the numbers 0 to T - 1. Both tables start as PyTorch's: normal. SelectToken:
- * of each sample the step where a token stands first in its indices. */
+ * of each sample the step where a token stands first in its indices. FromBytes: the network's
+ * input as bytes, of which it makes numbers. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "network/layer.h"
@@ -104,4 +106,51 @@ int layer_select_token_forward(Lower *lw, const Layer *l, const int *in) {
                                 lower_temp(lw, l, "rows", shape1(x.dim[0]), NULL, DT_I32), &place);
     const int flat = lower_view_as(lw, l, "flat", shape2(x.dim[0] * x.dim[1], x.dim[2]), lower_rows(lw, l, in[0]));
     return lower_op(lw, OP_embedding, l, (int[]){rows, flat}, 2, &table);
+}
+
+/* ---- FromBytes */
+
+static int expect_each(const Layer *l, const char *option, int64_t channels, const double **list, Err *e) {
+    int64_t n;
+    *list = options_list(&l->options, option, &n);
+    if (!*list || (l->in.rank > 1 && n == channels)) return OK;
+    return layer_error(l, e, "%s: expected a number for each of %" PRId64 " channels, found %" PRId64, option, channels, n);
+}
+
+int layer_from_bytes_shape(Network *n, Layer *l, Err *e) {
+    const Options *o = &l->options;
+    const int64_t channels = l->in.rank > 1 ? l->in.dim[1] : 1;
+    const double *mean, *std;
+    int code = expect_each(l, "mean", channels, &mean, e);
+    if (!code) code = expect_each(l, "std", channels, &std, e);
+    if (code) return code;
+    if (!l->in_input) return layer_error(l, e, "reads bytes: expected the network's input, found a layer's output");
+    if (!mean != !std) return layer_error(l, e, "mean and std: expected two numbers, or two lists of one for each channel");
+    if (!(options_float(o, "divisor") > 0))
+        return layer_error(l, e, "divisor must be above 0, found %g", options_float(o, "divisor"));
+    for (int64_t c = 0; c < (std ? channels : 1); c++)
+        if ((std ? std[c] : options_float(o, "std")) == 0) return layer_error(l, e, "std must not be 0: it divides");
+    n->inputs[l->in_input - 1].bytes = true;
+    if (mean) n->inputs[l->in_input - 1].channels = channels;
+    layer_output(l, l->in);
+    return OK;
+}
+
+/* The numbers of an option as a constant, which is no parameter: networks with and without it start alike. */
+static int make_each(Lower *lw, const Layer *l, const char *option) {
+    int64_t n;
+    char name[BUF_NAME];
+    const double *list = options_list(&l->options, option, &n);
+    snprintf(name, sizeof name, "%s%s%s", l->path, l->path[0] ? "." : "", option);
+    return list ? program_constant(lw->p, name, shape1(n), DT_F32, list) : NO_BUF;
+}
+
+int layer_from_bytes_forward(Lower *lw, const Layer *l, const int *in) {
+    const int operands[] = {in[0], make_each(lw, l, "mean"), make_each(lw, l, "std")};
+    Attr a;
+    memset(&a, 0, sizeof a);
+    a.bytes.divisor = (float)options_float(&l->options, "divisor");
+    a.bytes.mean = (float)options_float(&l->options, "mean");
+    a.bytes.std = (float)options_float(&l->options, "std");
+    return lower_op(lw, OP_from_bytes, l, operands, 3, &a);
 }

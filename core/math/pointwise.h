@@ -186,6 +186,13 @@ MT_FN void glu_slopes(float a, float b, float dy, float *da, float *db) {
     *db = dy * a * gate * (1.0f - gate);
 }
 
+/* ---- bytes as numbers, as a data set's reader makes them */
+
+/* mean, std: of all channels, where each has none of its own */
+typedef struct BytesAttr { float divisor, mean, std; } BytesAttr;
+
+MT_FN float byte_value(float divisor, float mean, float std, uint8_t x) { return ((float)x / divisor - mean) / std; }
+
 /* ---- losses that are sums over elements */
 
 /*    name         PyTorch */

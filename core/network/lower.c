@@ -192,7 +192,7 @@ static void lower_all(Lower *lw) {
     }
     for (int k = 0; k < net->n_inputs; k++) {
         const Input *in = &net->inputs[k];
-        const int b = program_buf(p, CAT_INPUT, in->shape, in->indices ? DT_I32 : DT_F32, "input%s%s", *in->name ? "." : "", in->name);
+        const int b = program_buf(p, CAT_INPUT, in->shape, in->bytes ? DT_U8 : in->indices ? DT_I32 : DT_F32, "input%s%s", *in->name ? "." : "", in->name);
         if (p->failed) return;
         set_order(p, b, net->root->ins[k].order);
         p->bufs[b].kind = BUF_INPUT;
@@ -204,22 +204,25 @@ static void lower_all(Lower *lw) {
     p->forward_end = p->body_end = p->n_ops;
 }
 
-static bool is_indices(const Program *p, int b) {
+static bool is_input(const Program *p, int b, DType type) {
     for (int k = 0; k < p->n_inputs; k++)
-        if (p->inputs[k] == b) return p->bufs[b].dtype == DT_I32;
+        if (p->inputs[k] == b) return p->bufs[b].dtype == type;
     return false;
 }
 
-/* Two mistakes that no single layer sees: only Embedding and SelectToken may read indices, and in training batch
- * normalisation needs two values per channel for a variance. */
+/* Mistakes that no single layer sees: only Embedding and SelectToken may read indices, only FromBytes bytes, and in
+ * training batch normalisation needs two values per channel for a variance. */
 static int check_ops(const Program *p, Err *e) {
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
-        EACH_IN(op, k)
-            if (is_indices(p, op->in[k]) && op->kind != OP_embedding && op->kind != OP_first_place)
+        EACH_IN(op, k) {
+            if (is_input(p, op->in[k], DT_I32) && op->kind != OP_embedding && op->kind != OP_first_place)
                 return err_set(e, ERR_SCRIPT,
-                               "layer %s: the network's input holds indices, which only nn.Embedding reads",
+                               "layer %s: the network's input holds indices, which only nn.Embedding reads", op->path);
+            if (is_input(p, op->in[k], DT_U8) && op->kind != OP_from_bytes)
+                return err_set(e, ERR_SCRIPT, "layer %s: the network's input holds bytes, which only nn.FromBytes reads",
                                op->path);
+        }
         if (op->kind == OP_batchnorm &&
             shape_elements(&p->bufs[op->in[0]].shape) == shape_elements(&p->bufs[op->out[1]].shape))
             return err_set(e, ERR_SCRIPT,

@@ -98,6 +98,8 @@ typedef struct ParamAlias { char name[PARAM_NAME]; int param; } ParamAlias;
 typedef struct Input {
     char name[LAYER_NAME]; /* "pixels"; "": it is the only one */
     Shape shape;           /* dimension 0 is the batch, that of all */
+    bool bytes;            /* it is read as bytes, by FromBytes */
+    int64_t channels;      /* for so many of which that has a mean and a std each; 0: one for all */
     int64_t indices;       /* it is read as indices below this (an Embedding's rows); 0: as numbers */
 } Input;
 

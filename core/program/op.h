@@ -134,6 +134,7 @@ typedef union Attr {
     EmbeddingAttr embedding;
     PlaceAttr place;
     UpsampleAttr upsample;
+    BytesAttr bytes;
     RotaryAttr rotary;
     LossAttr loss;
     OptimAttr optim;

@@ -71,7 +71,7 @@ static int load_host(Runtime *r, Loaded *l, Err *e) {
     for (int b = 0; b < p->n_bufs; b++) {
         if (p->bufs[b].kind == BUF_INPUT) {
             l->stage_bytes += align_up(p->bufs[b].bytes, STAGE_ALIGNMENT);
-            values += (size_t)shape_elements(&p->bufs[b].shape) * 4;
+            values += fed_bytes(&p->bufs[b]);
         }
         l->n_kept += p->bufs[b].keep;
     }

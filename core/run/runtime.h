@@ -7,8 +7,14 @@
 
 typedef struct Runtime Runtime;
 
-/* Fills the values of one micro-batch: x the inputs, one after the other, t the target (NULL: there is none), each in its
- * shape in PyTorch's order, fp32 (labels: int32). step counts updates, micro the micro-batches of a step, from 0. Returns an ErrCode. */
+/* The bytes that a feed fills of an input or a target: fp32 or int32, of an input of bytes these, and what is missing to a
+ * multiple of 4. */
+static inline size_t fed_bytes(const Buf *b) {
+    return align_up((size_t)shape_elements(&b->shape) * (b->dtype == DT_U8 ? 1 : 4), 4);
+}
+
+/* Fills the values of one micro-batch: x the inputs, one after the other (fed_bytes), t the target (NULL: there is none),
+ * each in its shape in PyTorch's order, fp32 (labels: int32, inputs of bytes: these). step counts updates, micro the micro-batches of a step, from 0. Returns an ErrCode. */
 typedef int FeedFn(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e);
 
 typedef struct StepResult {

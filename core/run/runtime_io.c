@@ -115,7 +115,7 @@ static int fed_values(const Loaded *l, Fed all[OP_IN + 1]) {
         const int b = k < p->n_inputs ? p->inputs[k] : p->target;
         if (b == NO_BUF) continue;
         all[n++] = (Fed){b, at};
-        at += (size_t)shape_elements(&p->bufs[b].shape) * 4;
+        at += fed_bytes(&p->bufs[b]);
     }
     return n;
 }
@@ -133,7 +133,7 @@ int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t micro, FeedFn *
     if (!code) code = check_labels(p, (const int32_t *)(const void *)t, e);
     for (int k = 0; k < n && !code; k++) {
         if (!l->life[fed[k].buf].used) continue;
-        view_pack(&p->bufs[fed[k].buf], fed[k].values, to);
+        (p->bufs[fed[k].buf].dtype == DT_U8 ? view_pack_bytes : view_pack)(&p->bufs[fed[k].buf], fed[k].values, to);
         to += align_up(p->bufs[fed[k].buf].bytes, STAGE_ALIGNMENT);
     }
     return code;

@@ -68,6 +68,31 @@ int k_cpu_copy(const KArgs *a, Err *e) {
     return OK;
 }
 
+/* Elements with one number for all channels, or each with its channel's */
+static void from_bytes_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const uint8_t *x = a->from_bytes.x.data;
+    const float *mean = a->from_bytes.mean.data, *std = a->from_bytes.std.data;
+    const BytesAttr *f = &a->attr->bytes;
+    int64_t outer, inner = 1, c = 0, channels = a->from_bytes.mean.count;
+    float to[BLOCK], *y = block_target(&a->from_bytes.y, begin, to);
+    if (mean) view_split(&a->from_bytes.x, 1, &outer, &inner);
+    for (int64_t at = begin, n; at < end; at += n) {
+        n = mean ? min_i64(end - at, inner - at % inner) : end - at;
+        if (mean) c = at / inner % channels;
+        const float m = mean ? mean[c] : f->mean, s = std ? std[c] : f->std;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[at - begin + i] = byte_value(f->divisor, m, s, x[at + i]);
+    }
+    block_store(&a->from_bytes.y, begin, end - begin, y);
+}
+
+int k_cpu_from_bytes(const KArgs *a, Err *e) {
+    (void)e;
+    assert(a->from_bytes.x.dtype == DT_U8 && a->from_bytes.x.count == a->from_bytes.y.count);
+    blocks_run(a, a->from_bytes.y.count, from_bytes_piece);
+    return OK;
+}
+
 int k_cpu_cast(const KArgs *a, Err *e) {
     (void)e;
     assert(a->cast.x.count == a->cast.y.count && operand_is_float(&a->cast.x) && operand_is_float(&a->cast.y));

@@ -39,6 +39,29 @@ int k_cuda_copy(const KArgs *a, Err *e) {
     return cuda_check(c, cudaMemcpyAsync(y->data, x->data, bytes, cudaMemcpyDefault, c->stream), "copy", e);
 }
 
+/* mean, std: [channels], or NULL: the attribute's */
+typedef struct Bytes { const uint8_t *x; const float *mean, *std; int64_t inner, channels; BytesAttr f; } Bytes;
+
+static __global__ void from_bytes_kernel(Elements y, Bytes b, int64_t count) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const int64_t c = b.mean ? i / b.inner % b.channels : 0;
+        const float mean = b.mean ? b.mean[c] : b.f.mean, std = b.mean ? b.std[c] : b.f.std;
+        dtype_store(y.type, y.data, (size_t)i, byte_value(b.f.divisor, mean, std, b.x[i]));
+    }
+}
+
+int k_cuda_from_bytes(const KArgs *a, Err *e) {
+    const View *x = &a->from_bytes.x, *y = &a->from_bytes.y, *mean = &a->from_bytes.mean;
+    int64_t outer, inner = 1;
+    assert(x->dtype == DT_U8 && x->count == y->count);
+    if (mean->count) view_split(x, 1, &outer, &inner);
+    Bytes b = {(const uint8_t *)x->data, (const float *)mean->data, (const float *)a->from_bytes.std.data, inner,
+               mean->count, a->attr->bytes};
+    return launch_op(a, e, from_bytes_kernel, blocks_for(a, y->count, ELEMENT_THREADS), ELEMENT_THREADS, elements_of(y), b,
+                     y->count);
+}
+
 int k_cuda_cast(const KArgs *a, Err *e) { return copy_run(a, e); }
 
 int k_cuda_accumulate(const KArgs *a, Err *e) {

@@ -25,7 +25,7 @@ typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
 static FillFn fill_batches, fill_variance, fill_indices;
 static FillFn fill_update, fill_calls, fill_coarse, fill_positions, fill_labels, fill_stats, fill_probabilities;
-static FillFn fill_places, fill_rows, fill_infinity, fill_codes, fill_maxima;
+static FillFn fill_bytes, fill_places, fill_rows, fill_infinity, fill_codes, fill_maxima;
 
 static const OpTest op_tests[] = {
     {OP_act, "fx", "gx", NULL},
@@ -80,6 +80,7 @@ static const OpTest op_tests[] = {
     {OP_upsample_dx, "fy", "fx", NULL},
     {OP_bias_db, "fx", "gz", NULL},
     {OP_copy, "fx", "fx", NULL},
+    {OP_from_bytes, "qx wz wz", "gx", fill_bytes},
     {OP_cast, "fx", "gx", NULL},
     {OP_view, "fx", "fx", NULL},
     {OP_nhwc_to_nchw, "fx", "fr", NULL},
@@ -132,6 +133,8 @@ static const OpTest op_tests[] = {
     {text, OP_slice, .x = X, .y = Y, __VA_ARGS__}, {text, OP_slice_dx, .x = X, .y = Y, __VA_ARGS__}
 #define BOTH_GLU(text, X, Y, axis_) \
     {text, OP_glu, .x = X, .y = Y, AXIS(axis_, 0)}, {text, OP_glu_dx, .x = X, .y = Y, AXIS(axis_, 0)}
+#define BYTES(text, X, Z, no_channels) \
+    {text, OP_from_bytes, .x = X, .z = Z, .absent_in = no_channels * 6, .attr.bytes = {255, 0.4f, -0.3f}}
 #define NORM(axis_, groups_, momentum_) .attr.norm = {axis_, groups_, 1e-5f, momentum_}
 #define EACH_NORM(text, X, Y, Z, ...) \
     {text, OP_norm, .x = X, .y = Y, .z = Z, __VA_ARGS__}, {text, OP_norm_dx, .x = X, .y = Y, .z = Z, __VA_ARGS__}, \
@@ -258,6 +261,9 @@ static const Case cases[] = {
     BOTH_ACT(RELU6, BIG), BOTH_ACT(HARDTANH, BIG), BOTH_ACT(HARDSIGMOID, BIG), BOTH_ACT(MISH, BIG),
     BOTH_ACT(LOGSIGMOID, BIG), BOTH_ACT(SOFTSIGN, BIG), BOTH_ACT(MISH, ODD), BOTH_ACT(LOGSIGMOID, IMAGE),
     BOTH_ACT(SELU, BIG), BOTH_ACT(ABS, ODD), BOTH_ACT(EXP, BIG), BOTH_ACT(SCALE, BIG), BOTH_ACT(SCALE, IMAGE),
+    BYTES("one byte", ONE, S1(1), 1), BYTES("all alike", BIG, S1(1), 1), BYTES("an image", IMAGE, S1(3), 1),
+    BYTES("features", ODD, S1(7), 0), BYTES("channels of an image", IMAGE, S1(3), 0), BYTES("lines", S3(3, 5, 701), S1(5), 0),
+    BYTES("a large image", S4(2, 3, 37, 41), S1(3), 0),
     BOTH_GLU("two elements", S2(1, 2), ONE, 1), BOTH_GLU("rows", S2(3, 14), ODD, 1), BOTH_GLU("wide", S2(5, 8002), BIG, 1),
     BOTH_GLU("the batch", S2(6, 7), ODD, 0), BOTH_GLU("channels", S4(2, 6, 5, 7), IMAGE, 1),
     BOTH_GLU("width", S4(2, 3, 5, 14), IMAGE, 3), BOTH_GLU("steps", S3(3, 80, 5), S3(3, 40, 5), 1),

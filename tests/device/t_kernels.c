@@ -373,6 +373,10 @@ static void fill_codes(Bench *b) {
     for (int64_t i = 0; i < scale->count; i++) scale->values[i] = fabs(scale->values[i]);
 }
 
+static void fill_bytes(Bench *b) {
+    for (int64_t i = 0; i < b->operand[0].count; i++) b->operand[0].values[i] = floor(256 * uniform());
+}
+
 static void fill_infinity(Bench *b) {
     if (b->c->infinity_at) b->operand[0].values[abs(b->c->infinity_at) - 1] = b->c->infinity_at > 0 ? -INFINITY : NAN;
 }

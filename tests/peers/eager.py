@@ -69,8 +69,8 @@ def tuple_of(output):
 def target_shape(case, model):
     """Of y, as the loss wants it of what the model gives"""
     with torch.device(fakegpu.device), torch.no_grad(), without_initialisation():
-        given = [torch.empty(case.batch, *shape, dtype=torch.int64 if tokens else torch.float32)
-                 for shape, tokens in case.inputs()]
+        given = [torch.empty(case.batch, *shape, dtype=dtype)
+                 for shape, dtype in case.inputs()]
         shape = tuple_of(case.module()(*given))[0].shape
     return (shape[0], *shape[2:]) if case.of_classes() else shape
 
@@ -167,8 +167,8 @@ def run_case(case, watch=contextlib.nullcontext()):
         for step in range(1, steps_of(case) + 1):
             fakegpu.mark(f"step {step}")
             for part in range(case.accumulate):
-                for k, (shape, tokens) in enumerate(case.inputs()):
-                    x[k] = torch.empty(case.batch, *shape, device=device, dtype=torch.int64 if tokens else torch.float32,
+                for k, (shape, dtype) in enumerate(case.inputs()):
+                    x[k] = torch.empty(case.batch, *shape, device=device, dtype=dtype,
                                        memory_format=format if len(shape) == 3 and case.pytorch.get("channels_last")
                                        else torch.contiguous_format)
                 y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)

@@ -41,7 +41,7 @@ class Case:
     batch: int
     loss: list                    # [(factor, Spec), ...], one for each output
     optimizer: Spec
-    tokens: object = False        # the input is of indices; of several inputs the names of those that are
+    tokens: object = False        # the input is of indices, or of "bytes"; of several inputs the names of those that are indices
     precision: str = "fp32"       # or amp_bf16, amp_fp16
     accumulate: int = 1
     mode: str = "train"
@@ -68,8 +68,8 @@ class Case:
     def inputs(self):
         """(shape, are these indices?) of each input"""
         if isinstance(self.input, dict):
-            return [(shape, name in (self.tokens or ())) for name, shape in self.input.items()]
-        return [(self.input, bool(self.tokens))]
+            return [(shape, torch.int64 if name in (self.tokens or ()) else torch.float32) for name, shape in self.input.items()]
+        return [(self.input, torch.uint8 if self.tokens == "bytes" else torch.int64 if self.tokens else torch.float32)]
 
     def module(self):
         if not isinstance(self.model, Spec):
@@ -91,6 +91,11 @@ class Case:
 
 
 # ---- PyTorch's form of memtide's layers, where fuzz_networks.py has another one that computes the same
+
+class FromBytes(nn.Module):
+    def forward(self, x):
+        return x.float().div_(255).sub_(0.5).div_(0.25)
+
 
 class IdentityLoss(nn.Module):
     def __init__(self, reduction="mean"):
@@ -163,7 +168,10 @@ for kind, options in dict(
         GELU={}, PReLU={}, Softmax=dict(dim=1), LogSoftmax=dict(dim=1), Dropout={}).items():
     case("layer_" + kind, chain(layer("Linear", 37, 53), layer(kind, **options), layer("Linear", 53, 11)), [37], 29)
 
+FROM_BYTES = Written("nn.Sequential{nn.FromBytes(), nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 7 * 9, 11)}",
+                     lambda: nn.Sequential(FromBytes(), nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 7 * 9, 11)))
 for precision in "fp32", "amp_bf16":
+    case("bytes_" + precision, FROM_BYTES, [3, 9, 11], 29, precision=precision, tokens="bytes")
     case("glu_" + precision, chain(layer("Conv1d", 5, 14, 3), layer("GLU", 1), layer("Conv1d", 7, 8, 3), layer("Linear", 27, 22),
                                    layer("GLU"), layer("Tanh")), [5, 31], 29, loss("MSELoss"), precision=precision)
 

@@ -21,7 +21,7 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_roll] = ref_roll, [OP_bias_db] = ref_bias_db,
     [OP_count_call] = ref_count_call, [OP_add] = ref_add, [OP_accumulate] = ref_accumulate,
     /* these change only the element type, the shape or the layout, which the reference does not know */
-    [OP_cast] = ref_copy, [OP_copy] = ref_copy, [OP_view] = ref_copy, [OP_nhwc_to_nchw] = ref_copy,
+    [OP_from_bytes] = ref_from_bytes, [OP_cast] = ref_copy, [OP_copy] = ref_copy, [OP_view] = ref_copy, [OP_nhwc_to_nchw] = ref_copy,
     [OP_nhwc_to_nchw_dx] = ref_copy,
     [OP_cross_entropy] = ref_cross_entropy, [OP_cross_entropy_dx] = ref_cross_entropy_dx,
     [OP_element_loss] = ref_element_loss, [OP_element_loss_dx] = ref_element_loss_dx,
@@ -34,6 +34,18 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
 
 void ref_add(Ref *r) {
     for (int64_t i = 0; i < r->add.y.count; i++) r->add.y.at[i] = r->add.a.at[i] + r->add.b.at[i];
+}
+
+/* The channel is dimension 1. */
+void ref_from_bytes(Ref *r) {
+    const Tensor *x = &r->from_bytes.x, *mean = &r->from_bytes.mean, *std = &r->from_bytes.std;
+    const BytesAttr *a = &r->attr->bytes;
+    int64_t inner = 1;
+    for (int d = 2; d < x->shape.rank; d++) inner *= x->shape.dim[d];
+    for (int64_t i = 0; i < x->count; i++) {
+        const int64_t c = mean->at ? i / inner % mean->count : 0;
+        r->from_bytes.y.at[i] = (x->at[i] / a->divisor - (mean->at ? mean->at[c] : a->mean)) / (mean->at ? std->at[c] : a->std);
+    }
 }
 
 void ref_copy(Ref *r) {

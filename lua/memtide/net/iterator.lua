@@ -48,7 +48,7 @@ local function take(self)
   return {x, y, self.taken}
 end
 
--- The values of a batch, 4 bytes each: they do not change when the iterator uses its table again.
+-- The values of a batch, 4 bytes each, or bytes: they do not change when the iterator uses its table again.
 local function pack(self, one)
   local x, of = {}, ("data: batch %d: "):format(one[3])
   for _, input in ipairs(self.inputs) do
@@ -57,7 +57,7 @@ local function pack(self, one)
       util.fail("%sexpected a table with a value for each of the network's inputs, such as {%s = ...}", of, input.name)
     end
     x[input.name] = core.pack(named and one[1][input.name] or not named and one[1] or nil, false,
-      of .. (named and input.name or "input"))
+      of .. (named and input.name or "input"), input.bytes)
   end
   local y = core.pack(one[2], self.labels, of .. "target")
   return {x[""] or x, y, one[3]}
@@ -78,13 +78,13 @@ Batches.__close = Batches.close
 -- options: {prefetch = batches ahead, inputs = as network:inputs() gives them, labels = are targets labels?, targets = of
 -- a micro-batch}
 function Iterator:open(options)
-  local values = options.targets
+  local bytes = 4 * options.targets
   for _, input in ipairs(options.inputs) do
     local n = 1
     for _, size in ipairs(input.shape) do n = n * size end
-    values = values + n
+    bytes = bytes + (input.bytes and 1 or 4) * n
   end
-  local batches = setmetatable({source = self, prefetch = options.prefetch, inputs = options.inputs, bytes = 4 * values,
+  local batches = setmetatable({source = self, prefetch = options.prefetch, inputs = options.inputs, bytes = bytes,
     labels = options.labels, ahead = {}, taken = 0}, Batches)
   start(batches)
   return batches
