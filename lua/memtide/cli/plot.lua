@@ -9,6 +9,8 @@ local util = require "memtide.base.util"
 -- of: what the picture is made of
 local KINDS = {
   tide = {of = "script", picture = "memtide.picture.tide"},
+  arena = {of = "script", picture = "memtide.picture.arena"},
+  alive = {of = "script", picture = "memtide.picture.alive"},
 }
 local NAMES = util.sorted_keys(KINDS)
 

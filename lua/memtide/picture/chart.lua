@@ -54,21 +54,17 @@ local function unit_of(bytes)
   return 1024.0 ^ (k - 1), UNITS[k]
 end
 
--- Of bytes from 0 to `most`: round numbers of the binary unit that fits `most`
+-- Of bytes from 0 to `most`, about `count`: round numbers of the binary unit that fits `most`
 function chart.byte_ticks(most, count)
-  local bytes, name = unit_of(most)
-  local step = nice_step(math.max(most, 1) / bytes, count)
-  if bytes == 1 then step = math.max(step, 1) end
-  return steps(0, math.max(most, 1) / bytes, step, function(value) return ("%s %s"):format(plain(value), name) end), bytes
+  local unit, name = unit_of(most)
+  local step = nice_step(math.max(most, 1) / unit, count)
+  if unit == 1 then step = math.max(step, 1) end
+  local out = steps(0, math.max(most, 1) / unit, step, function(value)
+    return value == 0 and "0" or ("%s %s"):format(plain(value), name)
+  end)
+  for _, tick in ipairs(out) do tick.value = tick.value * unit end
+  return out
 end
-
--- The ticks with their values in bytes
-local function in_bytes(ticks, unit)
-  for _, tick in ipairs(ticks) do tick.value = tick.value * unit end
-  return ticks
-end
-
-function chart.bytes(most, count) return in_bytes(chart.byte_ticks(most, count)) end
 
 -- Of a logarithmic scale of bytes: powers of two, every one or every second, fourth ...
 function chart.byte_powers(from, to, count)

@@ -7,6 +7,7 @@
 --   bufs             {{name, category, layer, where, bytes, size, first, last, offset, always}, ...} on the device
 --   phases           {{name, first, last}, ...}: numbers of ops
 --   peak             {at = number of the op, op, bytes, alive = {buffers, the largest first}, slack}
+--   arena, allocator bytes from the first buffer's offset to the end of the last; the cell's allocator
 --   held             the most that the allocator has from the device, in bytes
 --
 -- Bytes of a buffer count with its alignment (size); what that adds is in the category other, as in the ledger. slack:
@@ -125,6 +126,12 @@ end
 -- The text of an op: "linear_dx 5"
 function step.op_text(op) return op.layer == "" and op.name or op.name .. " " .. op.layer end
 
+-- The text of a buffer; PyTorch's is called by the op that made it: "aten::relu 1"
+function step.buf_text(facts, buf) return facts.pytorch and step.op_text(buf) or buf.name end
+
+-- What the slack of the peak is
+function step.slack_text(facts) return facts.pytorch and "rounding of PyTorch's blocks" or "gaps and free blocks" end
+
 -- The facts of a cell that has been compiled (cell.compile). Raises where host memory runs out.
 function step.facts(one)
   local found, prediction = util.must(one.program:step()), one.prediction
@@ -142,7 +149,7 @@ function step.facts(one)
   return {title = ("%s: %s"):format(one.experiment.name, one.name), pytorch = pytorch,
     text = ("%sbatch %s, %s, on %s"):format(pytorch and "eager PyTorch, " or "", one.settings.batch,
       one.settings.precision, info.name or one.settings.device),
-    ops = found.ops, bufs = bufs, phases = phases_of(found.ops), arena = found.arena, held = held,
+    ops = found.ops, bufs = bufs, phases = phases_of(found.ops), arena = found.arena, held = held, allocator = one.settings.allocator,
     peak = {at = at, op = step.op_text(op), where = op.where, bytes = prediction.peak.bytes,
       slack = prediction.peak.bytes - op.total, alive = alive_at(bufs, at), categories = prediction.peak.categories}}
 end

@@ -78,6 +78,16 @@ function svg.picture(width, height, title, style, ...)
     svg.node("title", nil, title), style and svg.node("style", nil, svg.verbatim(style)) or {}, {...})
 end
 
+-- What is told when the pointer rests on the element around it: lines of text
+function svg.hover(lines)
+  local out = {}
+  for i, line in ipairs(lines) do
+    if i > 1 then out[#out + 1] = svg.verbatim "\n" end
+    out[#out + 1] = line
+  end
+  return svg.node("title", nil, table.unpack(out))
+end
+
 -- Columns of pixels that a text takes at most, at that height of letters: no font is at hand to ask.
 function svg.width_of(text, height) return terminal.width(text) * height * 0.6 end
 

@@ -1,6 +1,6 @@
 -- How pictures look: colours, letters, and their CSS. Eight colours of Okabe and Ito ("Color Universal Design", 2008),
 -- which people with any kind of colour blindness tell apart, on light and on dark; neighbours in a stack are apart by
--- a line of the background, too. Text is never coloured.
+-- a line of the background, too. Text on a colour is black or white, whichever reads better.
 local theme = {}
 
 theme.LETTERS = 12 -- pixels: the height of the text
@@ -13,22 +13,28 @@ local COLOURS = {blue = "#0072b2", vermilion = "#d55e00", purple = "#cc79a7", sk
 local CATEGORIES = {weights = "blue", gradients = "vermilion", optimizer = "purple", activations = "sky",
   activation_gradients = "orange", input = "green", workspace = "yellow", other = "grey"}
 
+local WHITE_ON = {blue = true, vermilion = true, green = true}
+
 theme.SERIES = {"blue", "orange", "green", "vermilion", "sky", "purple", "grey", "yellow"}
 
 -- The class that fills with the colour of that category
 function theme.category(name) return "fill-" .. CATEGORIES[name] end
+
+-- The class of text on it
+function theme.on_category(name) return "on-" .. CATEGORIES[name] end
 
 -- The colour's name of the nth line or technique; they repeat, and dashes tell the repeated ones apart.
 function theme.series(n)
   return theme.SERIES[(n - 1) % #theme.SERIES + 1], ({"", "6 3", "2 3", "8 3 2 3"})[(n - 1) // #theme.SERIES % 4 + 1]
 end
 
-local LIGHT = {paper = "#ffffff", ink = "#1b1f24", muted = "#57606a", line = "#d8dee4", shade = "#f3f5f7"}
-local DARK = {paper = "#14171c", ink = "#e6e9ee", muted = "#9aa4b0", line = "#343b45", shade = "#1d2229"}
+local LIGHT = {paper = "#ffffff", ink = "#1b1f24", muted = "#57606a", line = "#d8dee4", shade = "#f3f5f7", module = "#e4e8ec"}
+local DARK = {paper = "#14171c", ink = "#e6e9ee", muted = "#9aa4b0", line = "#343b45", shade = "#1d2229", module = "#2a313b"}
 
 -- {rule = {property = name of a tone}}
 local RULES = {
   [".paper"] = {fill = "paper"}, [".ink"] = {fill = "ink"}, [".muted"] = {fill = "muted"}, [".shade"] = {fill = "shade"},
+  [".module"] = {fill = "module"},
   [".line"] = {stroke = "line"}, [".edge"] = {stroke = "paper"}, [".strong"] = {stroke = "ink"},
   [".soft"] = {stroke = "muted"},
 }
@@ -47,8 +53,8 @@ end
 local function colours()
   local out = {}
   for name, colour in pairs(COLOURS) do
-    out[#out + 1] = (".fill-%s{fill:%s;background:%s}.stroke-%s{stroke:%s;fill:none}"):format(name, colour, colour, name,
-      colour)
+    out[#out + 1] = (".fill-%s{fill:%s;background:%s}.stroke-%s{stroke:%s;fill:none}.on-%s{fill:%s}"):format(name, colour,
+      colour, name, colour, name, WHITE_ON[name] and "#fff" or "#111")
   end
   table.sort(out)
   return table.concat(out)

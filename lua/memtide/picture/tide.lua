@@ -1,6 +1,7 @@
 -- The tide: memory over the ops of a step, stacked by category; phases shaded, the peak named, and below it its largest
 -- tensors with the script's lines.
 local chart = require "memtide.picture.chart"
+local step = require "memtide.picture.step"
 local svg = require "memtide.picture.svg"
 local theme = require "memtide.picture.theme"
 local util = require "memtide.base.util"
@@ -49,10 +50,13 @@ function tide.legend(facts)
   return out
 end
 
+-- "experiments/article.lua:10" -> "article.lua:10"
+function tide.short(where) return where:match "[^/]*$" end
+
 -- "linear_dx 5 (article.lua:10)"
 function tide.place(facts)
   local peak = facts.peak
-  return peak.where ~= "" and ("%s (%s)"):format(peak.op, peak.where) or peak.op
+  return peak.where ~= "" and ("%s (%s)"):format(peak.op, tide.short(peak.where)) or peak.op
 end
 
 -- ---- the plot
@@ -91,21 +95,11 @@ local function told(facts, column)
   return lines
 end
 
--- A title of several lines: each line is escaped with the others, and breaks stay breaks.
-function tide.hover(lines)
-  local out = {}
-  for i, line in ipairs(lines) do
-    out[#out + 1] = i > 1 and svg.verbatim "\n" or nil
-    out[#out + 1] = line
-  end
-  return svg.node("title", nil, table.unpack(out))
-end
-
 local function hits(facts, columns, x, box)
   local out = {}
   for i, column in ipairs(columns) do
     out[i] = svg.node("rect", {class = "hit", x = x(i - 1), y = box.top, width = x(i) - x(i - 1),
-      height = box.bottom - box.top}, tide.hover(told(facts, column)))
+      height = box.bottom - box.top}, svg.hover(told(facts, column)))
   end
   return out
 end
@@ -117,7 +111,9 @@ function tide.phases(facts, x, box)
     local from, to = x((phase.first - 1) / count), x(phase.last / count)
     out[#out + 1] = svg.node("rect", {x = from, y = box.top - 20, width = to - from, height = box.bottom - box.top + 20,
       class = phase.name == "backward" and "shade" or "paper"}, svg.node("title", nil, phase.name))
-    out[#out + 1] = chart.label(from + 4, box.top - 6, svg.fitted(phase.name, to - from - 6, theme.LETTERS), {class = "muted"})
+    local wide, peak = svg.width_of(phase.name, theme.LETTERS), x((facts.peak.at - 0.5) / count)
+    local at = from + 4 < peak + 3 and peak - 3 < from + 4 + wide and peak + 5 or from + 4 -- beside the line of the peak
+    if at + wide < to then out[#out + 1] = chart.label(at, box.top - 6, phase.name, {class = "muted"}) end
     if i > 1 then out[#out + 1] = chart.line(from, box.top - 20, from, box.bottom, "line") end
   end
   return out
@@ -144,21 +140,21 @@ end
 -- Rows of the largest tensors at the peak, for chart.rows: {{name, size, share, category, line, class}, ...}
 local function tensors(facts)
   local peak = facts.peak
-  local rows = {{"alive at the peak", "size", "share", "category", "script", head = true}}
+  local rows, known = {{"alive at the peak", "size", "share", "category", "", head = true}}, false
   for i = 1, math.min(SHOWN, #peak.alive) do
     local buf = peak.alive[i]
-    local name = facts.pytorch and buf.layer ~= "" and ("%s %s"):format(buf.name, buf.layer) or buf.name
-    rows[#rows + 1] = {name, util.show_bytes(buf.size), ("%.1f %%"):format(100 * buf.size / peak.bytes),
-      tide.words(buf.category), buf.where, class = theme.category(buf.category)}
+    known = known or buf.where ~= ""
+    rows[#rows + 1] = {step.buf_text(facts, buf), util.show_bytes(buf.size), ("%.1f %%"):format(100 * buf.size / peak.bytes),
+      tide.words(buf.category), tide.short(buf.where), class = theme.category(buf.category)}
   end
+  rows[1][5] = known and "script" or ""
   local rest, count = peak.bytes - peak.slack, #peak.alive - (#rows - 1)
   for i = 1, #rows - 1 do rest = rest - peak.alive[i].size end
   if count > 0 then
     rows[#rows + 1] = {("%d more"):format(count), util.show_bytes(rest), ("%.1f %%"):format(100 * rest / peak.bytes)}
   end
   if peak.slack > 0 then
-    rows[#rows + 1] = {facts.pytorch and "rounding of PyTorch's blocks" or "gaps and free blocks",
-      util.show_bytes(peak.slack), ("%.1f %%"):format(100 * peak.slack / peak.bytes)}
+    rows[#rows + 1] = {step.slack_text(facts), util.show_bytes(peak.slack), ("%.1f %%"):format(100 * peak.slack / peak.bytes)}
   end
   return rows
 end
@@ -176,9 +172,9 @@ function tide.picture(facts, style)
   local share = chart.linear(0, 1, box.left, box.right)
   local along = chart.linear(0, #facts.ops, box.left, box.right)
   local function x(i) return along(math.min(i * each, #facts.ops)) end
-  local rows, bottom = chart.rows(box.bottom + 70, {400, -90, -80, 170, 160}, tensors(facts))
+  local rows, bottom = chart.rows(box.bottom + 70, {370, -90, -80, 170, 200}, tensors(facts))
   return svg.picture(theme.WIDTH, bottom, "memory over the ops of a step: " .. facts.title, style, chart.ground(bottom), head,
-    legend, tide.phases(facts, share, box), chart.left_axis(box, chart.bytes(top, 6), up), layers(facts, columns, x, up),
+    legend, tide.phases(facts, share, box), chart.left_axis(box, chart.byte_ticks(top, 6), up), layers(facts, columns, x, up),
     chart.bottom_axis(box, chart.ticks(0, #facts.ops, 10), along,
       facts.pytorch and "allocations of one step, in their order" or "ops of one step, in their order"),
     mark_held(facts, up, box, most), mark_peak(facts, share, box), hits(facts, columns, x, box), rows)
