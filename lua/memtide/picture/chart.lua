@@ -54,14 +54,13 @@ local function unit_of(bytes)
   return 1024.0 ^ (k - 1), UNITS[k]
 end
 
--- Of bytes from 0 to `most`, about `count`: round numbers of the binary unit that fits `most`
-function chart.byte_ticks(most, count)
+-- Of bytes from `least` (nil: 0) to `most`, about `count`: round numbers of the binary unit that fits `most`
+function chart.byte_ticks(most, count, least)
   local unit, name = unit_of(most)
-  local step = nice_step(math.max(most, 1) / unit, count)
+  local from, to = (least or 0) / unit, math.max(most, 1) / unit
+  local step = nice_step(to - from, count)
   if unit == 1 then step = math.max(step, 1) end
-  local out = steps(0, math.max(most, 1) / unit, step, function(value)
-    return value == 0 and "0" or ("%s %s"):format(plain(value), name)
-  end)
+  local out = steps(from, to, step, function(value) return value == 0 and "0" or ("%s %s"):format(plain(value), name) end)
   for _, tick in ipairs(out) do tick.value = tick.value * unit end
   return out
 end
