@@ -32,7 +32,12 @@ local function nice_step(span, count)
 end
 
 -- "0.25", "20", "1.5e-05"
-local function plain(value) return ("%.6g"):format(value) end
+local function plain(value)
+  local whole = math.tointeger(value)
+  return whole and math.abs(whole) < 1e9 and tostring(whole) or ("%.6g"):format(value)
+end
+
+chart.plain = plain
 
 local function steps(from, to, step, text)
   local out = {}
@@ -143,7 +148,7 @@ function chart.legend(x, y, width, entries)
     out[#out + 1] = entry.line
       and svg.node("line", {x1 = at, y1 = y, x2 = at + 14, y2 = y, class = entry.class, ["stroke-width"] = 3,
         ["stroke-dasharray"] = entry.dashes})
-      or svg.node("rect", {x = at, y = y - 6, width = 12, height = 12, rx = 2, class = entry.class, fill = entry.fill})
+      or svg.node("rect", {x = at, y = y - 6, width = 12, height = 12, rx = 2, class = entry.class})
     out[#out + 1] = chart.label(at + 18, y + LETTERS / 3, text)
     at = at + wide
   end

@@ -70,21 +70,28 @@ local function range(groups, value)
   return math.max(0, least - room), most + room, false
 end
 
-local function mark(n, point, on, colour, x, y)
+local function mark(point, on, colour, x, y)
   local px, py = x(point.time.median), y(point.memory)
   local out = {}
   if point.time.low then
     out[1] = svg.node("path", {class = on and "stroke-" .. colour or "stroke-grey", ["stroke-width"] = 2,
       d = ("M%s %sH%s"):format(svg.number(x(math.max(point.time.low, 1e-9))), svg.number(py), svg.number(x(point.time.high)))})
   end
-  out[#out + 1] = svg.node("circle", {cx = px, cy = py, r = on and 9 or 5, class = "edge block fill-" .. (on and colour or "grey"),
+  out[#out + 1] = svg.node("circle", {cx = px, cy = py, r = on and 6 or 5, class = "edge block fill-" .. (on and colour or "grey"),
     ["stroke-width"] = 1}, svg.hover{point.row.case, util.show_bytes(point.memory), time_text(point.time),
     on and "on the front" or "another cell needs no more of both"})
-  if on then
-    out[#out + 1] = chart.label(px, py + 4, tostring(n), {["text-anchor"] = "middle", class = "on-" .. colour,
-      ["font-size"] = 10, ["pointer-events"] = "none"})
-  end
   return out
+end
+
+-- The number below a point of the front, where no other point of it can be, unless it would touch one that is there: the table has it, too.
+local function number(n, point, x, y, taken)
+  local wide = svg.width_of(tostring(n), theme.LETTERS)
+  local px, py = x(point.time.median) - 8 - wide, y(point.memory) + 14
+  for _, other in ipairs(taken) do
+    if px < other.x + other.wide and other.x < px + wide and math.abs(other.y - py) < theme.LETTERS then return {} end
+  end
+  taken[#taken + 1] = {x = px, y = py, wide = wide}
+  return chart.label(px, py, tostring(n), {class = "ink"})
 end
 
 local function draw_front(group, colour, x, y)
@@ -99,16 +106,18 @@ end
 
 -- The points with their numbers, and the table's rows: those of the fronts by number
 local function draw(groups, x, y)
-  local behind, before, lines, n = {}, {}, {{"", "on the front", "memory", "a step, with its 95 % interval", head = true}}, 0
+  local behind, before, taken, n = {}, {}, {}, 0
+  local lines = {{"", "on the front", "memory", "a step, with its 95 % interval", head = true}}
   for i, group in ipairs(groups) do
     local colour = theme.series(i)
     behind[#behind + 1] = draw_front(group, colour, x, y)
     for _, point in ipairs(group.points) do
-      if not group.on[point] then behind[#behind + 1] = mark(0, point, false, colour, x, y) end
+      if not group.on[point] then behind[#behind + 1] = mark(point, false, colour, x, y) end
     end
     for _, point in ipairs(group.front) do
       n = n + 1
-      before[#before + 1] = mark(n, point, true, colour, x, y)
+      before[#before + 1] = mark(point, true, colour, x, y)
+      before[#before + 1] = number(n, point, x, y, taken)
       if #lines <= MOST_ROWS then
         lines[#lines + 1] = {tostring(n), point.row.case, util.show_bytes(point.memory), time_text(point.time),
           class = "fill-" .. colour}

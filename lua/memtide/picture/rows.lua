@@ -58,7 +58,7 @@ local function fill(point, index)
   if point.memory == 0 then point.memory = nil end
   point.status = point.row.status
   point.time = point.status == "ok" and time_of(point.rows, index) or nil
-  point.limit = point.status == "oom" and tonumber(point.row.reason:match "limit (%d+)") or nil
+  point.limit = tonumber(point.row.reason:match "^out of memory:.* limit (%d+)" or point.row.reason:match "^needs %d+ bytes, %d+ more than the (%d+)")
 end
 
 -- Those of the file's settings whose values differ between the rows
@@ -142,9 +142,9 @@ local function lines_of(series)
   return count
 end
 
--- The setting over which most points lie on a line; nil: none, so that each point stands alone.
+-- The setting over which most points lie on lines; nil: over none half of them do, and each point stands alone.
 function rows.axis(facts)
-  local best, most = nil, 0
+  local best, most = nil, math.max(2, #facts.points // 2) - 1
   for _, name in ipairs(facts.varying) do
     local count = lines_of(rows.series(facts, name))
     if count > most then best, most = name, count end

@@ -94,6 +94,7 @@ function svg.width_of(text, height) return terminal.width(text) * height * 0.6 e
 -- The text, cut so that it takes at most `width` pixels; "" where not even three letters fit.
 function svg.fitted(text, width, height)
   local columns = math.floor(width / (height * 0.6))
+  if terminal.width(text) <= columns then return text end
   return columns < 3 and "" or terminal.cut(text, columns)
 end
 

@@ -3,6 +3,7 @@
 local chart = require "memtide.picture.chart"
 local core = require "memtide.core"
 local rows = require "memtide.picture.rows"
+local settings = require "memtide.net.settings"
 local svg = require "memtide.picture.svg"
 local theme = require "memtide.picture.theme"
 local util = require "memtide.base.util"
@@ -34,22 +35,26 @@ local function xs_of(series)
   return out
 end
 
+-- Is the setting a number of bytes?
+local function is_of_bytes(name) return settings.known[name] and (settings.known[name].unit == "bytes"
+  or settings.known[name].type:find "bytes$") end
+
 -- The scale and the ticks along x: logarithmic over a wide range, with the values themselves as ticks where they are few
-local function x_axis(series, box)
+local function x_axis(series, box, name)
   local values = xs_of(series)
   local least, most = range_of(values)
   local seen, ticks = {}, {}
   table.sort(values)
   for _, value in ipairs(values) do
-    if not seen[value] then seen[value], ticks[#ticks + 1] = true, {value = value, text = ("%.6g"):format(value)} end
+    if not seen[value] then seen[value], ticks[#ticks + 1] = true, {value = value, text = chart.plain(value)} end
   end
-  local margin = 24
+  local margin, few = 24, #ticks <= 16 and not is_of_bytes(name)
   if least > 0 and most / least >= WIDE_RANGE then
     local scale = chart.logarithmic(least, most, box.left + margin, box.right - margin)
-    return scale, #ticks <= 16 and ticks or chart.powers(least, most, 10)
+    return scale, few and ticks or (is_of_bytes(name) and chart.byte_powers or chart.powers)(least, most, 10)
   end
   return chart.linear(least, most, box.left + margin, box.right - margin),
-    #ticks <= 16 and ticks or chart.ticks(least, most, 10)
+    few and ticks or is_of_bytes(name) and chart.byte_ticks(most, 8, least) or chart.ticks(least, most, 10)
 end
 
 -- {memory = bytes, names = {titles}} of the cards, one for each size in GiB, the smallest first
@@ -109,8 +114,8 @@ local function draw_series(n, one, x, y, value, text)
       local px, py, missing = x(p.x), y(v), DID_NOT_FIT[p.point.status]
       parts[#parts + 1] = svg.number(px) .. " " .. svg.number(py)
       marks[#marks + 1] = missing
-        and svg.node("rect", {x = px - 6, y = py - 6, width = 12, height = 12, fill = "url(#hatch)", class = "hatched strong"},
-          svg.hover(told(one, p, text(v) .. ", does not fit")))
+        and svg.node("rect", {x = px - 6, y = py - 6, width = 12, height = 12, class = "hatched stroke-" .. colour,
+          ["stroke-width"] = 1.5}, svg.hover(told(one, p, text(v) .. ", does not fit")))
         or svg.node("circle", {cx = px, cy = py, r = 4, class = "edge block fill-" .. colour, ["stroke-width"] = 1},
           svg.hover(told(one, p, text(v))))
     end
@@ -155,7 +160,7 @@ local function hatched(box, y, limit)
   local top = y(limit)
   if top <= box.top then return {} end
   return {svg.node("rect", {x = box.left, y = box.top, width = box.right - box.left, height = top - box.top,
-    fill = "url(#hatch)", opacity = 0.35}), chart.line(box.left, top, box.right, top, "strong", "8 4"),
+    class = "hatched", opacity = 0.35}), chart.line(box.left, top, box.right, top, "strong", "8 4"),
     chart.label(box.left + 4, top - 5, ("the limit of %s"):format(util.show_bytes(limit)), {class = "ink bold"})}
 end
 
@@ -164,7 +169,7 @@ local function draw_panel(facts, series, panel, box, axis)
   local memory, limit = panel == PANELS[1], limit_of(facts)
   if memory and limit and limit > most then most = limit * 1.1 end
   local y = (logarithmic and chart.logarithmic or chart.linear)(least, most, box.bottom, box.top)
-  local x, ticks = x_axis(series, box)
+  local x, ticks = x_axis(series, box, axis)
   local lines = {}
   for i, one in ipairs(series) do lines[i] = draw_series(i, one, x, y, panel.value, panel.text) end
   return {memory and limit and hatched(box, y, limit) or {}, chart.left_axis(box, panel.ticks(least, most, logarithmic), y,
@@ -195,8 +200,7 @@ local function bars(facts, y)
       if value then
         local wide = value / most * (half - 110)
         out[#out + 1] = svg.node("rect", {x = x, y = at, width = math.max(1, wide), height = 18,
-          class = DID_NOT_FIT[point.status] and "hatched strong" or "block fill-" .. (k == 1 and "sky" or "orange"),
-          fill = DID_NOT_FIT[point.status] and "url(#hatch)" or nil},
+          class = DID_NOT_FIT[point.status] and "hatched strong" or "block fill-" .. (k == 1 and "sky" or "orange")},
           svg.hover{label_of(facts, point), panel.text(value), point.status})
         out[#out + 1] = chart.label(x + wide + 6, at + 13, panel.text(value):gsub(" a step$", ""), {class = "ink"})
       elseif k == 1 then
@@ -245,7 +249,12 @@ function sweep.picture(facts, style, axis)
     entries[i] = {text = one.label ~= "" and one.label or "all cells", class = "stroke-" .. colour, line = true,
       dashes = dashes ~= "" and dashes or nil}
   end
-  entries[#entries + 1] = {text = "does not fit", class = "hatched strong", fill = "url(#hatch)"}
+  for _, point in ipairs(facts.points) do
+    if DID_NOT_FIT[point.status] then
+      entries[#entries + 1] = {text = "does not fit", class = "hatched strong"}
+      break
+    end
+  end
   local legend, top = chart.legend(20, y, theme.WIDTH - 40, entries)
   local drawn = {}
   for _, panel in ipairs(PANELS) do

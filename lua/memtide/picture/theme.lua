@@ -63,7 +63,7 @@ end
 -- The CSS of pictures: light, or dark where the reader's screen is; on paper always light.
 theme.style = (".picture{font:%dpx system-ui,'Liberation Sans','DejaVu Sans',sans-serif}.picture .bold{font-weight:600}"
   .. ".picture .head{font-size:15px;font-weight:600}.picture .hit{fill:transparent;stroke:none}"
-  .. ".picture .hit:hover{fill:#80808040}.picture .block:hover{filter:brightness(1.15)}%s%s"
+  .. ".picture .hit:hover{fill:#80808040}.picture .hatched{fill:url(#hatch)}.picture .block:hover{filter:brightness(1.15)}%s%s"
   .. "@media screen and (prefers-color-scheme:dark){%s}"):format(theme.LETTERS, colours(), rules_of(LIGHT), rules_of(DARK))
 
 theme.LIGHT, theme.DARK = LIGHT, DARK
