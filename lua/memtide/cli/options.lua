@@ -117,7 +117,7 @@ options.ROWS = {options.PLAN,
   {name = "on-fail", argument = "CMD", text = "this one instead, where the exit status is not 0"},
 }
 options.output = {name = "output", letter = "o", argument = "PATH", completes = {files = "*"},
-  text = "cells: the list (NAME.cells.csv); slurm: the folder (NAME.slurm); import: the script (standard output); plot: .svg or .png (standard output)"}
+  text = "cells: the list (NAME.cells.csv); slurm: the folder (NAME.slurm); import: the script (standard output); plot, report: .svg or .png, .html (standard output)"}
 -- for commands that deal the cells into parts
 options.PARTS = {
   {name = "shards", argument = "N", take = options.whole("shards", 1),

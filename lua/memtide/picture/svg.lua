@@ -20,8 +20,8 @@ function svg.number(value)
   return text == "-0" and "0" or text
 end
 
--- An element. attributes: {name = text or number} or nil; the rest are nodes, texts, or nil. Lists of nodes are told by
--- having no `tag`.
+-- An element. attributes: {name = text or number} or nil; the rest are nodes, texts, and lists of these, which
+-- have no `tag`. open: it has an end even where it is empty, as HTML wants it.
 function svg.node(tag, attributes, ...)
   return {tag = tag, attributes = attributes or {}, ...}
 end
@@ -29,7 +29,7 @@ end
 -- Text that is written as it stands: a style or a script of our own, never one with a foreign name in it.
 function svg.verbatim(text) return {verbatim = text} end
 
-local VOID = {meta = true, br = true} -- of HTML: they have no end
+local VOID = {meta = true, input = true} -- of HTML: they have no end
 
 local write
 
@@ -50,7 +50,8 @@ end
 local function write_element(put, node)
   put("<" .. node.tag)
   write_attributes(put, node.attributes)
-  if #node == 0 and not node.open then return put(VOID[node.tag] and ">" or "/>") end
+  if VOID[node.tag] then return put ">" end
+  if #node == 0 and not node.open then return put "/>" end
   put ">"
   write_all(put, node)
   put(("</%s>"):format(node.tag))
