@@ -33,7 +33,7 @@ figure{margin:16px 0 32px;overflow-x:auto;break-inside:avoid}.picture{display:bl
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}
 th,td{padding:4px 10px 4px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
-td.number,th.number{text-align:right}
+td.number{text-align:right;white-space:nowrap}td:first-child{min-width:11em}
 th{position:sticky;top:0;background:var(--paper)}
 th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outline:2px solid}
 th[aria-sort=ascending] button::after{content:" \2191"}th[aria-sort=descending] button::after{content:" \2193"}
@@ -89,15 +89,23 @@ Array.prototype.forEach.call(table.tHead.rows[0].cells,function(head,k){
     var all=document.createDocumentFragment();
     keyed.forEach(function(one){all.appendChild(one[2]);});
     body.appendChild(all);
+    show();
   });
 });
-filter.addEventListener("input",function(){
-  var words=filter.value.toLowerCase().split(/\s+/);
-  rows.forEach(function(row){
-    var text=row.textContent.toLowerCase();
-    row.hidden=!words.every(function(word){return text.indexOf(word)>=0;});
+var more=document.getElementById("more"),most=parseInt(table.getAttribute("data-most"),10);
+function show(){
+  var words=filter.value.toLowerCase().split(/\s+/),count=0;
+  Array.prototype.forEach.call(body.rows,function(row){
+    var text=filter.value===""?"":row.textContent.toLowerCase();
+    var meant=words.every(function(word){return text.indexOf(word)>=0;});
+    if(meant)count++;
+    row.hidden=!meant||count>most;
   });
-});
+  more.hidden=count<=most;
+  more.textContent="show all "+count+" rows";
+}
+filter.addEventListener("input",show);
+more.addEventListener("click",function(){most=Infinity;show();});
 })();
 ]]
 
@@ -184,11 +192,10 @@ local function row_columns(facts)
   local out, has = {"case"}, {}
   for _, name in ipairs(facts.names) do has[name] = true end
   local function add(name) if has[name] then out[#out + 1] = name end end
-  for _, name in ipairs(facts.varying) do add(name) end
-  local repeats = values_of(facts.rows, "repeat")
-  if repeats:find(",", 1, true) then add "repeat" end
+  if values_of(facts.rows, "repeat"):find(",", 1, true) then add "repeat" end
   add "status"
   for _, name in ipairs(FIGURES) do if values_of(facts.rows, name) ~= "" then add(name) end end
+  for _, name in ipairs(facts.varying) do add(name) end
   if values_of(facts.rows, "reason") ~= "" then add "reason" end
   return out
 end
@@ -200,20 +207,25 @@ local function field_of(name, text)
   return name:find "_bytes$" and util.show_bytes(value) or text, ("%.17g"):format(value)
 end
 
+local SHOWN = 300 -- rows that a page shows at first: a browser takes seconds to lay out 10,000
+
 local function row_table(facts)
   local names, head, body = row_columns(facts), {}, {}
-  for k, name in ipairs(names) do head[k] = html("th", nil, html("button", {type = "button"}, name)) end
+  for k, name in ipairs(names) do head[k] = html("th", nil, html("button", {type = "button"}, (name:gsub("_", " ")))) end
   for i, row in ipairs(facts.rows) do
     local fields = {}
     for k, name in ipairs(names) do
       local text, number = field_of(name, row[name])
       fields[k] = html("td", {class = number and "number" or nil, ["data-v"] = number}, text)
     end
-    body[i] = html("tr", nil, fields)
+    body[i] = html("tr", {hidden = i > SHOWN and "" or nil}, fields)
   end
+  local more = #facts.rows > SHOWN
   return {html("input", {id = "filter", type = "search", placeholder = "filter rows by words", ["aria-label"] = "filter rows"}),
-    html("div", {class = "scroll"}, html("table", {id = "rows"}, html("thead", nil, html("tr", nil, head)),
-      html("tbody", nil, body)))}
+    html("div", {class = "scroll"}, html("table", {id = "rows", ["data-most"] = tostring(SHOWN)}, html("thead", nil, html("tr", nil, head)),
+      html("tbody", nil, body))),
+    html("button", {id = "more", type = "button", hidden = not more and "" or nil}, ("show all %d rows"):format(#facts.rows)),
+    html("noscript", nil, html("style", nil, svg.verbatim "tr[hidden]{display:table-row}"))}
 end
 
 -- ---- the page

@@ -8,7 +8,7 @@ local util = require "memtide.base.util"
 
 local pareto = {}
 
-local HEIGHT, MOST_ROWS, WIDE_RANGE = 380, 24, 8
+local HEIGHT, MOST_ROWS, MOST_GREY, WIDE_RANGE = 380, 24, 2000, 8
 local WORK = {"model", "effective_batch", "mode"} -- what must be equal for one cell to stand for another
 
 -- ---- facts
@@ -112,7 +112,7 @@ local function draw(groups, x, y)
     local colour = theme.series(i)
     behind[#behind + 1] = draw_front(group, colour, x, y)
     for _, point in ipairs(group.points) do
-      if not group.on[point] then behind[#behind + 1] = mark(point, false, colour, x, y) end
+      if not group.on[point] and #behind < MOST_GREY then behind[#behind + 1] = mark(point, false, colour, x, y) end
     end
     for _, point in ipairs(group.front) do
       n = n + 1
