@@ -7,8 +7,13 @@ local blocks = require "memtide.picture.blocks"
 local cell = require "memtide.net.cell"
 local chart = require "memtide.picture.chart"
 local columns = require "memtide.results.columns"
+local csv = require "memtide.results.csv"
+local page = require "memtide.picture.page"
+local pareto = require "memtide.picture.pareto"
+local rows = require "memtide.picture.rows"
 local step = require "memtide.picture.step"
 local svg = require "memtide.picture.svg"
+local sweep = require "memtide.picture.sweep"
 local terminal = require "memtide.base.terminal"
 local theme = require "memtide.picture.theme"
 local tide = require "memtide.picture.tide"
@@ -173,6 +178,96 @@ local evil = check_facts({name = [[<script x="1">&]], cases = {{case = "]]>'\"<b
 for _, picture in ipairs{tide.picture(evil, theme.style), arena.picture(evil, theme.style), alive.picture(evil)} do
   tap.ok(not svg.text(picture):find("<script", 1, true), "no name becomes an element")
 end
+
+-- ---- results: what a file says, and its pictures
+
+local HEAD = {"experiment", "case", "cell", "repeat", "model", "device", "batch", "accumulate", "effective_batch", "precision",
+  "checkpoint", "inplace", "mode", "optimizer", "allocator", "workspace_limit", "graph", "status", "reason",
+  "predicted_peak_bytes", "lower_bound_bytes", "peak_bytes", "step_ms", "version", "started_at", "device_name"}
+local COMMON = {experiment = "e<b>", ["repeat"] = 1, model = "M", device = "cpu", accumulate = 1, precision = "fp32",
+  checkpoint = "none", mode = "train", optimizer = "Adam", status = "ok", version = "1"}
+
+-- A file of results with these rows, each {column = value}; case and cell are made of the row's number.
+local function results_file(list)
+  local path = os.tmpname() .. ".csv"
+  local file = assert(io.open(path, "w"))
+  file:write(csv.line(HEAD, #HEAD))
+  for i, row in ipairs(list) do
+    local all = setmetatable(row, {__index = COMMON})
+    row.case = row.case or ("case %d"):format(i)
+    row.cell, row.effective_batch = row.cell or ("%012x-000000-000000"):format(i), row.batch
+    local values = {}
+    for k, name in ipairs(HEAD) do values[k] = all[name] end
+    file:write(csv.line(values, #HEAD))
+  end
+  file:close()
+  local facts = rows.facts(path, print)
+  os.remove(path)
+  return facts
+end
+
+local MIB = 2 ^ 20 | 0
+local facts = results_file{
+  {batch = 8, peak_bytes = 10 * MIB, predicted_peak_bytes = 10 * MIB, step_ms = 5},
+  {batch = 16, peak_bytes = 20 * MIB, step_ms = 9},
+  {batch = 32, predicted_peak_bytes = 40 * MIB, status = "oom",
+    reason = "out of memory: requested 64 bytes, held 33554432, limit 33554432"},
+  {batch = 8, precision = "bf16", peak_bytes = 6 * MIB, step_ms = 4, ["repeat"] = 1, cell = "00000000000a-000000-000000"},
+  {batch = 8, precision = "bf16", peak_bytes = 6 * MIB, step_ms = 8, ["repeat"] = 2, cell = "00000000000a-000000-000000"},
+  {batch = 32, precision = "bf16", predicted_peak_bytes = 24 * MIB, status = "skipped",
+    reason = "needs 25165824 bytes, 8388608 more than the 16777216 of --memory"},
+}
+tap.is(#facts.points, 5, "repeats of a cell are one point")
+tap.is(table.concat(facts.varying, " "), "batch precision", "the settings that vary")
+tap.is(facts.points[4].time.median, 6, "its time is the median of the repeats")
+tap.is(facts.points[3].limit, 33554432, "the limit of a cell that ran out of memory")
+tap.is(facts.points[5].limit, 16777216, "... and of one that was not tried")
+tap.ok(facts.points[3].predicted and not facts.points[1].predicted, "what is measured, and what is predicted")
+tap.is(facts.points[3].time, nil, "what did not fit has no time")
+tap.is(rows.axis(facts), "batch", "the axis is that over which points lie on lines")
+local series = rows.series(facts, "batch")
+tap.is(#series, 2, "a line for each technique")
+tap.is(series[1].label .. "/" .. series[2].label, "fp32/bf16", "which is named by what else varies")
+tap.is(#series[1].points, 3, "with all its points")
+tap.is(rows.series(facts, "precision"), nil, "words are no axis")
+local drawn = well_formed(sweep.picture(facts, theme.style), "the sweep")
+tap.is(drawn.circle, 3 + 3, "a circle for each point that fits, in the panels of memory and of time")
+tap.ok(svg.text(sweep.picture(facts)):find("the limit of 16.0 MiB", 1, true), "the lowest limit is named")
+tap.raises("column precision: expected numbers", "an axis of words", sweep.picture, facts, nil, "precision")
+local apart = results_file{{batch = 8, peak_bytes = MIB}, {batch = 8, precision = "bf16", peak_bytes = MIB}}
+tap.is(rows.axis(apart), nil, "no axis where each point stands alone")
+tap.is(well_formed(sweep.picture(apart, theme.style), "bars").rect, 3, "then there is a bar for each, on the ground")
+
+local cards = results_file{{batch = 1, peak_bytes = 2 << 30}, {batch = 2, peak_bytes = 30 << 30}}
+tap.ok(svg.text(sweep.picture(cards)):find("L4, 22 GiB", 1, true), "the lines where cards end")
+
+-- ---- memory against time
+
+local function point(memory, median) return {memory = memory, time = {median = median}} end
+local best, slow, small, equal, worse = point(5, 1), point(4, 3), point(1, 9), point(4, 3), point(6, 2)
+local front = pareto.front{worse, small, slow, equal, best}
+tap.is(#front, 3, "three points are on the front")
+tap.ok(front[1] == best and front[2] == slow and front[3] == small, "by time; of two equal ones the first")
+local groups = pareto.groups(facts)
+tap.is(#groups, 2, "only cells of the same work are compared")
+tap.is(#groups[1].front, 2, "the faster one and the smaller one are both on the front")
+well_formed(pareto.picture(facts, theme.style), "memory against time")
+local none, why = pareto.picture(apart)
+tap.ok(none == nil and why:find "no cell has both", "without times there is no front")
+
+-- ---- the report
+
+local verdict = {claim = "a <claim> & more", verdict = "REFUTED", band = {low = 0, high = 1, open = true}, reason = "<i>"}
+local text = page.text(facts, {{experiment = "<e>", verdicts = {verdict}}},
+  {{title = "</title><script>", text = "<p>", picture = tide.picture(evil)}}, "0")
+local body = text:gsub("<!doctype html>\n", ""):gsub("<style>.-</style>", "<style></style>")
+  :gsub("<script>.-</script>", "<script></script>"):gsub("(<meta[^>]*)>", "%1/>"):gsub("(<input[^>]*)>", "%1/>")
+local good, found = pcall(check_xml, body)
+tap.ok(good, "the report is well-formed" .. (good and "" or ": " .. tostring(found)))
+tap.is(good and found.script, 1, "with one script, our own")
+tap.is(good and found.svg, 1, "and its picture")
+tap.ok(not text:find "https?://" or not text:gsub("http://www.w3.org/2000/svg", ""):find "https?://", "it names no address to load from")
+tap.has(text, "&lt;e&gt;", "names are escaped")
 
 -- ---- in the terminal
 

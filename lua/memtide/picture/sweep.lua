@@ -73,6 +73,9 @@ local function capacities()
   return out
 end
 
+-- "NVIDIA GeForce RTX 4090" -> "RTX 4090"
+local function short(title) return (title:gsub("^NVIDIA ", ""):gsub("^GeForce ", "")) end
+
 -- Lines at the sizes of cards, each with its text above its right end unless that would touch another's
 local function capacity_lines(box, scale, least, most)
   local out, free = {}, math.huge
@@ -82,7 +85,7 @@ local function capacity_lines(box, scale, least, most)
       out[#out + 1] = svg.node("g", nil, chart.line(box.left, y, box.right, y, "soft", "8 4"),
         svg.hover(one.names))
       if free - y > LETTERS + 3 then
-        local text = ("a card of %d GiB"):format(one.size)
+        local text = ("%s, %d GiB"):format(short(one.names[1]), one.size)
         out[#out + 1] = chart.label(box.right - 4, y - 4, text, {["text-anchor"] = "end", class = "muted"})
         free = y
       end
