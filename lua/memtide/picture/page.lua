@@ -44,7 +44,8 @@ border:1px solid var(--line);border-radius:4px}
 #tip{position:fixed;display:none;z-index:2;pointer-events:none;white-space:pre;font-size:12px;padding:6px 9px;
 background:var(--paper);color:var(--ink);border:1px solid var(--muted);border-radius:4px;max-width:90vw;overflow:hidden}
 @media print{body{max-width:none;padding:0;font-size:11pt}input,#tip{display:none!important}th{position:static}
-h2{break-after:avoid}tr{break-inside:avoid}}
+section,tr{break-inside:avoid}h2,h3{break-after:avoid}.scroll{overflow:visible}table{font-size:8pt}td,th{padding-right:6px}
+#more{display:none}}
 ]]):format(tones(theme.LIGHT), tones(theme.DARK))
 
 -- Tips: the title of the element below the pointer, at once and beside it. Sorting: by a click on a column's head;
@@ -188,13 +189,22 @@ end
 -- The columns of the table: what tells rows apart, how each ended, and its figures
 local FIGURES = {"predicted_peak_bytes", "peak_bytes", "reserved_bytes", "step_ms", "samples_per_s", "loss_last"}
 
+-- Does the column say more than peak_bytes, which stands beside it?
+local function adds(rows, name)
+  if name == "peak_bytes" or not name:find "_bytes$" then return values_of(rows, name) ~= "" end
+  for _, row in ipairs(rows) do
+    if row[name] ~= "" and row[name] ~= row.peak_bytes then return true end
+  end
+  return false
+end
+
 local function row_columns(facts)
   local out, has = {"case"}, {}
   for _, name in ipairs(facts.names) do has[name] = true end
   local function add(name) if has[name] then out[#out + 1] = name end end
   if values_of(facts.rows, "repeat"):find(",", 1, true) then add "repeat" end
   add "status"
-  for _, name in ipairs(FIGURES) do if values_of(facts.rows, name) ~= "" then add(name) end end
+  for _, name in ipairs(FIGURES) do if adds(facts.rows, name) then add(name) end end
   for _, name in ipairs(facts.varying) do add(name) end
   if values_of(facts.rows, "reason") ~= "" then add "reason" end
   return out
@@ -204,7 +214,9 @@ end
 local function field_of(name, text)
   local value = columns.value(name, text)
   if not math.type(value) then return text end
-  return name:find "_bytes$" and util.show_bytes(value) or text, ("%.17g"):format(value)
+  if name:find "_bytes$" then text = util.show_bytes(value)
+  elseif math.type(value) == "float" then text = ("%.6g"):format(value) end
+  return text, ("%.17g"):format(value)
 end
 
 local SHOWN = 300 -- rows that a page shows at first: a browser takes seconds to lay out 10,000
@@ -235,8 +247,9 @@ end
 function page.text(facts, verdicts, sections, version)
   local title, shown = ("%s: memtide report"):format(values_of(facts.rows, "experiment")), {}
   for i, section in ipairs(sections) do
-    shown[i] = {html("h2", nil, section.title), section.text and html("p", {class = "muted"}, section.text) or {},
-      section.picture and html("figure", nil, section.picture) or {}}
+    shown[i] = html("section", nil, html("h2", nil, section.title),
+      section.text and html("p", {class = "muted"}, section.text) or {},
+      section.picture and html("figure", nil, section.picture) or {})
   end
   return "<!doctype html>\n" .. svg.text(html("html", {lang = "en"}, html("head", nil, html("meta", {charset = "utf-8"}),
     html("meta", {name = "viewport", content = "width=device-width,initial-scale=1"}), html("title", nil, title),

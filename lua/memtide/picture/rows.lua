@@ -58,7 +58,9 @@ local function fill(point, index)
   if point.memory == 0 then point.memory = nil end
   point.status = point.row.status
   point.time = point.status == "ok" and time_of(point.rows, index) or nil
-  point.limit = tonumber(point.row.reason:match "^out of memory:.* limit (%d+)" or point.row.reason:match "^needs %d+ bytes, %d+ more than the (%d+)")
+  local reason = point.row.reason
+  point.limit = tonumber(reason:match "^out of memory:.* limit (%d+)"
+    or reason:match "^needs %d+ bytes, %d+ more than the (%d+)")
 end
 
 -- Those of the file's settings whose values differ between the rows

@@ -136,6 +136,7 @@ function step.slack_text(facts) return facts.pytorch and "rounding of PyTorch's 
 function step.facts(one)
   local found, prediction = util.must(one.program:step()), one.prediction
   local pytorch = one.settings.framework == "pytorch"
+  if #found.ops == 0 then error(util.failure("the step has no ops, and nothing to draw", "script"), 0) end
   if pytorch then add_phases(found.ops) else add_layers(found, one.network) end
   local bufs = {}
   for i, buf in ipairs(found.bufs) do

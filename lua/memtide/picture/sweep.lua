@@ -176,7 +176,8 @@ local function draw_panel(facts, series, panel, box, axis)
   local lines = {}
   for i, one in ipairs(series) do lines[i] = draw_series(i, one, x, y, panel.value, panel.text) end
   return {chart.left_axis(box, panel.ticks(least, most, logarithmic), y, panel.title),
-    memory and limit and hatched(box, y, limit) or {}, memory and capacity_lines(box, y, least, most) or {}, chart.bottom_axis(box, ticks, x, axis), lines}
+    memory and limit and hatched(box, y, limit) or {}, memory and capacity_lines(box, y, least, most) or {},
+    chart.bottom_axis(box, ticks, x, axis), lines}
 end
 
 -- ---- bars, where no axis has numbers
