@@ -120,6 +120,9 @@ fails 2 'report: --output: expected a name that ends in .html' "another ending" 
 fails 2 "report: expected a file of results" "a report of nothing" report
 fails 2 "arena: PyTorch's step has no plan" "PyTorch's arena" plot arena "$SCRIPT" --set framework=pytorch --quiet
 fails 2 "plot: --x is of sweep" "an axis of a step" plot tide "$SCRIPT" --x batch
+fails 2 'unknown option --kase (did you mean "case"?)' "a misspelt option of a file" plot sweep "$RESULTS" --kase 1
+fails 2 'unknown option --kase (did you mean "case"?)' "... of a report" report "$RESULTS" --kase 1
+fails 2 'unknown option --kase (did you mean "case"?)' "... with a script" report "$RESULTS" "$SCRIPT" --kase 1
 fails 66 'cannot open "none.csv"' "a file that is not there" plot sweep none.csv
 head -1 "$RESULTS" >empty.csv
 fails 66 "empty.csv: there are no rows" "a file without rows" plot sweep empty.csv

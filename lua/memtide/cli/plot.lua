@@ -34,7 +34,8 @@ local function draw(kind, facts, given)
   return 0
 end
 
-local function plot_file(words, given)
+local function plot_file(words, given, commands)
+  if given.own[1] then commands.unknown_option(given.own[1].word, given.own[1].name) end
   if #words ~= 1 then util.fail_usage("plot: expected one file of results, found %d", #words) end
   local facts = rows.facts(words[1], given.say)
   if not facts.rows[1] then error(util.failure(words[1] .. ": there are no rows", "file"), 0) end
@@ -42,11 +43,11 @@ local function plot_file(words, given)
 end
 
 -- The kind of picture stands before the script, which the command line loads after this.
-function plot.alone(words, given)
+function plot.alone(words, given, commands)
   local name = table.remove(words, 1)
   given.kind = name and KINDS[name] or util.fail_usage("plot: expected a kind of picture (%s)%s", table.concat(NAMES, ", "),
     name and (', found "%s"%s'):format(name, util.meant(name, NAMES)) or "")
-  if given.kind.of == "file" then return plot_file(words, given) end
+  if given.kind.of == "file" then return plot_file(words, given, commands) end
   if given.x then util.fail_usage("plot: --x is of sweep") end
 end
 

@@ -1,6 +1,7 @@
 -- memtide report: a file of results as one page of HTML, with the pictures of the scripts' steps.
 local alive = require "memtide.picture.alive"
 local arena = require "memtide.picture.arena"
+local arguments = require "memtide.cli.arguments"
 local claims = require "memtide.sweep.claims"
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"
@@ -19,7 +20,11 @@ local report = {words = "FILE.csv [SCRIPT ...]", completes = {FILE = {files = "*
   text = "a file of results as one page of HTML: what ran, claims, pictures, rows",
   options = {options.CELL, options.output}}
 
-local function load_script(path, given) return script.load_experiment(path, given.args) end
+local function load_script(path, given)
+  local experiment = script.load_experiment(path, given.args)
+  arguments.take_declared(given, experiment)
+  return experiment
+end
 
 -- ---- claims
 
@@ -83,7 +88,8 @@ function report.check(given)
   end
 end
 
-function report.alone(words, given)
+function report.alone(words, given, commands)
+  if not words[2] and given.own[1] then commands.unknown_option(given.own[1].word, given.own[1].name) end
   local path = words[1] or util.fail_usage("report: expected a file of results, and scripts")
   local facts = rows.facts(path, given.say)
   if not facts.rows[1] then error(util.failure(path .. ": there are no rows", "file"), 0) end
