@@ -294,7 +294,8 @@ static int cards(lua_State *L) {
 }
 
 void bind_open_eager(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"predict", predict_trace}, {"alive", alive},
+    static const luaL_Reg methods[] = {{"dump", dump}, {"step", bind_trace_step}, {"predict", predict_trace},
+                                       {"alive", alive},
                                        {"cost", cost}, {"floor", floor_time}, {"convolutions", convolutions}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"eager", new_trace}, {"cards", cards}, {NULL, NULL}};
     bind_type(L, BOX_TRACE, methods);

@@ -349,6 +349,7 @@ void bind_push_peak(lua_State *L, const LedgerPeak *peak, const Program *p) {
     if (p && peak->mark >= 0 && peak->mark < p->n_ops) {
         const Op *at = &p->ops[peak->mark];
         snprintf(op, sizeof op, "%s%s%s", op_info(at->kind)->name, *at->path ? " " : "", at->path);
+        bind_set_integer(L, "at", peak->mark + 1);
     }
     bind_set_string(L, "op", op);
     bind_push_categories(L, peak->category);
@@ -454,8 +455,8 @@ static int predict_program(lua_State *L) {
 }
 
 void bind_open_program(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"ops", ops}, {"cost", cost},
-        {"floor", floor_time}, {"bufs", bufs}, {"names", names}, {"predict", predict_program}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"step", bind_program_step}, {"ops", ops},
+        {"cost", cost}, {"floor", floor_time}, {"bufs", bufs}, {"names", names}, {"predict", predict_program}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"compile", new_program}, {"settings", setting_table}, {"check_setting", check_setting},
         {"precision_types", precision_types}, {"optimizer_kinds", optimizer_kinds},
         {"optimizer_bytes", optimizer_bytes}, {NULL, NULL}};

@@ -8,8 +8,8 @@
 #include "passes/compile.h"
 #include "run/runtime.h"
 
-/* Pushes {bytes, used, op = "conv2d_dx 2", categories = {weights = bytes, ...}}; p: the program whose op the peak's
- * mark is (NULL: op is "") */
+/* Pushes {bytes, used, op = "conv2d_dx 2", at = number of that op, from 1, categories = {weights = bytes, ...}}; p: the
+ * program whose op the peak's mark is. Where it is at none, or p is NULL, op is "", and there is no `at`. */
 void bind_push_peak(lua_State *L, const LedgerPeak *peak, const Program *p);
 /* Pushes {weights = bytes, ...} of bytes[CAT_COUNT]. */
 void bind_push_categories(lua_State *L, const size_t *bytes);
@@ -23,5 +23,9 @@ Runtime *bind_runtime(lua_State *L, int index);
 AllocKind bind_allocator(lua_State *L, int index);
 /* t[key] of the table at `index`, in bytes; 0 if it is nil */
 size_t bind_bytes(lua_State *L, int index, const char *key);
+
+/* program:step(), trace:step(): bind_step.c */
+int bind_program_step(lua_State *L);
+int bind_trace_step(lua_State *L);
 
 #endif

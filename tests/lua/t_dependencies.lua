@@ -3,7 +3,7 @@ local tap = dofile "tests/tap.lua"
 
 -- A file uses its own room and those before it.
 local C_ROOMS = {"base", "math", "program", "memory", "network", "layers", "passes", "eager", "run", "io"}
-local LUA_ROOMS = {"base", "results", "net", "import", "sweep", "cli"}
+local LUA_ROOMS = {"base", "results", "net", "import", "sweep", "picture", "cli"}
 -- What the kernels of both devices know of core/.
 local KERNEL_ROOMS, KERNEL_ALSO = {base = true, math = true, program = true}, {["memory/device.h"] = true}
 

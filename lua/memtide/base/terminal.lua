@@ -45,6 +45,17 @@ function terminal.colour(descriptor)
   return core.isatty(descriptor) and (no == nil or no == "") and os.getenv("TERM") ~= "dumb"
 end
 
+-- Does the terminal show characters beyond ASCII? As the locale says; TERM=dumb never.
+function terminal.unicode()
+  for _, name in ipairs{"LC_ALL", "LC_CTYPE", "LANG"} do
+    local locale = os.getenv(name)
+    if locale and locale ~= "" then
+      return locale:lower():find "utf%-?8" ~= nil and os.getenv "TERM" ~= "dumb"
+    end
+  end
+  return false
+end
+
 function terminal.red(text, colour) return colour and "\27[31m" .. text .. "\27[0m" or text end
 
 return terminal

@@ -1,0 +1,58 @@
+-- memtide plot: a picture of a step, or of a file of results, as SVG or PNG.
+local first_cell = require "memtide.cli.first_cell"
+local options = require "memtide.cli.options"
+local output = require "memtide.picture.output"
+local rows = require "memtide.picture.rows"
+local step = require "memtide.picture.step"
+local theme = require "memtide.picture.theme"
+local util = require "memtide.base.util"
+
+-- of: what the picture is made of; its module has picture(facts, style, axis)
+local KINDS = {
+  tide = {of = "script", picture = "memtide.picture.tide"},
+  arena = {of = "script", picture = "memtide.picture.arena"},
+  alive = {of = "script", picture = "memtide.picture.alive"},
+  sweep = {of = "file", picture = "memtide.picture.sweep"},
+  pareto = {of = "file", picture = "memtide.picture.pareto"},
+}
+local NAMES = util.sorted_keys(KINDS)
+
+local plot = {words = "KIND SCRIPT|FILE [-- ARGS]",
+  text = "a picture as .svg or .png: " .. table.concat(NAMES, ", "),
+  completes = {KIND = {words = table.concat(NAMES, " ")}},
+  options = {options.CELL, options.output,
+    {name = "x", argument = "COLUMN", text = "plot sweep: the column along the axis (default: the best one)"}}}
+
+function plot.check(given)
+  output.check("plot", given.output)
+end
+
+local function draw(kind, facts, given)
+  local picture, why = require(kind.picture).picture(facts, theme.style, given.x)
+  if not picture then error(util.failure(why, "file"), 0) end
+  output.write(picture, given.output)
+  return 0
+end
+
+local function plot_file(words, given, commands)
+  if given.own[1] then commands.unknown_option(given.own[1].word, given.own[1].name) end
+  if #words ~= 1 then util.fail_usage("plot: expected one file of results, found %d", #words) end
+  local facts = rows.facts(words[1], given.say)
+  if not facts.rows[1] then error(util.failure(words[1] .. ": there are no rows", "file"), 0) end
+  return draw(given.kind, facts, given)
+end
+
+-- The kind of picture stands before the script, which the command line loads after this.
+function plot.alone(words, given, commands)
+  local name = table.remove(words, 1)
+  given.kind = name and KINDS[name] or util.fail_usage("plot: expected a kind of picture (%s)%s", table.concat(NAMES, ", "),
+    name and (', found "%s"%s'):format(name, util.meant(name, NAMES)) or "")
+  if given.kind.of == "file" then return plot_file(words, given, commands) end
+  if given.x then util.fail_usage("plot: --x is of sweep") end
+end
+
+function plot.run(experiment, given)
+  return draw(given.kind, step.facts(first_cell(experiment, given)), given)
+end
+
+return plot
