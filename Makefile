@@ -249,8 +249,10 @@ run: all ## the article's techniques on this machine in a minute: predicted, the
 	$(Q)$(BUILD)/memtide predict experiments/article.lua --quiet
 	@echo; echo "Measured: a few steps with each technique"
 	$(Q)$(BUILD)/memtide run experiments/article.lua --quick --steps 3 --no-claims --csv $(BUILD)/quick.csv
-	@echo; echo "Next: $(BUILD)/memtide explain experiments/article.lua      where that memory goes"
-	@echo "      make article      the careful comparison, in interleaved rounds, with verdicts"
+	$(Q)$(BUILD)/memtide report $(BUILD)/quick.csv experiments/article.lua -o $(BUILD)/report.html --quiet
+	@echo; echo "Pictures: $(BUILD)/report.html"
+	@echo "Next:     $(BUILD)/memtide new mine      a script of your own to start from"
+	@echo "          make article              the careful comparison, in interleaved rounds, with verdicts"
 
 # a refuted claim is a result
 REFUTED = case $$? in 5|6) ;; *) exit 1; esac
