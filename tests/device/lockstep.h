@@ -103,6 +103,9 @@ static void feed(Lockstep *l, uint32_t step, uint32_t micro) {
             int32_t index = (int32_t)x[i];
             memcpy(&x[i], &index, sizeof index);
         }
+    uint8_t *bytes = (uint8_t *)x;
+    for (int64_t i = 0; p->bufs[p->inputs[0]].dtype == DT_U8 && i < shape_elements(&p->bufs[p->inputs[0]].shape); i++)
+        bytes[i] = (uint8_t)(255 * fabsf(x[i] - truncf(x[i])));
     view_pack(&p->bufs[p->inputs[0]], x, l->storage[program_root(p, p->inputs[0])]);
     view_pack(&p->bufs[p->target], t, l->storage[program_root(p, p->target)]);
     free(x);
