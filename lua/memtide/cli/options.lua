@@ -24,7 +24,7 @@ function options.whole(name, least)
   end
 end
 
-local LEAST = 1024 -- bytes: a smaller size lacks its unit
+local LEAST = 1000 -- bytes: a smaller size lacks its unit
 
 function options.size(name)
   return function(given, text)
