@@ -71,6 +71,18 @@ static int used(lua_State *L) {
     return 1;
 }
 
+/* device:stream() -> bytes per second that it reads and writes at most, measured now by a copy; nil: it does not measure
+ * that; nil, message, code: an error */
+static int stream(lua_State *L) {
+    Err e;
+    double rate;
+    Device *device = bind_get(L, 1, BOX_DEVICE);
+    if (!device->table->stream) return 0;
+    if (device->table->stream(device, &rate, &e)) return bind_fail(L, &e);
+    lua_pushnumber(L, rate);
+    return 1;
+}
+
 /* device:trim(): drops cached states that were not used lately; does nothing while a program exists */
 static int trim(lua_State *L) {
     const Box *box = bind_box(L, 1, BOX_DEVICE);
@@ -131,6 +143,7 @@ static int tune(lua_State *L) {
 void bind_open_device(lua_State *L) {
     static const luaL_Reg methods[] = {
         {"info", info}, {"used", used}, {"trim", trim}, {"evidence", evidence}, {"describe", describe}, {"tune", tune},
+        {"stream", stream},
         {NULL, NULL}};
     static const luaL_Reg functions[] = {{"device", open_device}, {"offline_devices", described}, {NULL, NULL}};
     bind_type(L, BOX_DEVICE, methods);

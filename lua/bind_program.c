@@ -231,15 +231,18 @@ static void push_operands(lua_State *L, const Program *p, const int *bufs, int n
     lua_setfield(L, -2, key);
 }
 
-/* program:ops() -> {{kind, path, inputs = {names}, outputs = {names}, recomputed, flops, traffic}, ...}; traffic: bytes
- * read and written */
+/* program:ops() -> {{kind, path, phase, times, inputs = {names}, outputs = {names}, recomputed, flops, traffic}, ...};
+ * phase: "forward", "backward" or "update"; times: how often it runs in a step; flops, and traffic, the bytes read and
+ * written: of one time */
 static int ops(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
     lua_createtable(L, p->n_ops, 0);
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
-        lua_createtable(L, 0, 7);
+        lua_createtable(L, 0, 9);
         bind_set_string(L, "kind", op_info(op->kind)->name);
+        bind_set_string(L, "phase", op_is_update(op->kind) || i >= p->body_end ? "update" : i < p->forward_end ? "forward" : "backward");
+        bind_set_integer(L, "times", i < p->body_end ? p->micro_batches : 1);
         bind_set_string(L, "path", op->path);
         bind_set_boolean(L, "recomputed", op->recomputed);
         bind_set_number(L, "flops", op->flops);

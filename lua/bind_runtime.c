@@ -373,6 +373,38 @@ static int step(lua_State *L) {
     return 3;
 }
 
+/* runtime:step_timed(which, loader, more) -> loss, {seconds of each op}: the same step, slower, with every op timed by
+ * itself; of several micro-batches the sum */
+static int step_timed(lua_State *L) {
+    Err e;
+    StepResult found;
+    lua_settop(L, 4);
+    Running *run = running(L);
+    int which = which_program(L, run, 2);
+    const int n = run->program[which]->n_ops;
+    Feed feed = feed_from(L, run->network[which], run->program[which]);
+    double *seconds = lua_newuserdatauv(L, (size_t)n * sizeof *seconds, 0);
+    run->last = which;
+    bool more = feed.loader[0] && lua_toboolean(L, 4);
+    if (runtime_step_timed(run->r, which, feed_step, &feed, more, seconds, &found, &e)) return bind_fail(L, &e);
+    lua_pushnumber(L, (lua_Number)found.loss);
+    lua_createtable(L, n, 0);
+    for (int i = 0; i < n; i++) {
+        lua_pushnumber(L, seconds[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 2;
+}
+
+/* runtime:timing_seconds() -> seconds that each of these times holds for the timing itself */
+static int timing_seconds(lua_State *L) {
+    Err e;
+    double seconds;
+    if (runtime_timing_seconds(running(L)->r, &seconds, &e)) return bind_fail(L, &e);
+    lua_pushnumber(L, seconds);
+    return 1;
+}
+
 /* ---- the parts of a step */
 
 static const Job *job_in_parts(lua_State *L, int which) {
@@ -521,7 +553,8 @@ static int finish(lua_State *L) {
 }
 
 void bind_open_runtime(lua_State *L) {
-    static const luaL_Reg methods[] = {{"step", step}, {"forward", forward}, {"backward", backward}, {"update", update},
+    static const luaL_Reg methods[] = {{"step", step}, {"step_timed", step_timed},
+        {"timing_seconds", timing_seconds}, {"forward", forward}, {"backward", backward}, {"update", update},
         {"read", read_values}, {"write", write_values}, {"memory", memory}, {"reset_peak", reset_peak}, {"empty_cache", empty_cache}, {"finish", finish}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"runtime", new_runtime}, {"pack", pack}, {NULL, NULL}};
     bind_type(L, BOX_RUNTIME, methods);

@@ -72,6 +72,9 @@ typedef struct DeviceTable {
     bool dry;          /* computes nothing: callers need not make contents for it */
     size_t (*used)(Device *); /* bytes of the device that this process holds, as the driver says; 0: not known */
     void (*evidence)(Device *, DeviceEvidence *); /* sets the fields that are known; NULL: none is */
+    /* Measures how many bytes per second it reads and writes at most when it copies more than its caches hold. NULL: it
+     * does not measure it; a data sheet says it. */
+    int (*stream)(Device *, double *rate, Err *);
 } DeviceTable;
 
 struct Device { const DeviceTable *table; };

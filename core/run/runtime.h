@@ -42,6 +42,13 @@ int runtime_close_checked(Runtime *r, Err *e);
  * with this feed, which may then be asked for its first micro-batch while the device works. ERR_OOM and errors of the
  * device name the op; after an error the step's memory is given back. ERR_SCRIPT: a label or index is out of bounds. */
 int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e);
+/* The same step with every op timed by itself: the host waits after each, and sections are neither recorded nor replayed.
+ * op_seconds[i] becomes the device's time for op i, the sum over the micro-batches; there is one for each op of the
+ * program. out, which must not be NULL, has their sum as its seconds. Each time holds the device's time for timing nothing, which
+ * runtime_timing_seconds measures: the median of several. */
+int runtime_step_timed(Runtime *r, int which, FeedFn *feed, void *arg, bool more, double *op_seconds, StepResult *out,
+                       Err *e);
+int runtime_timing_seconds(Runtime *r, double *seconds, Err *e);
 /* A part of a step of program `which`, which was compiled for that; WHOLE is all of it, and none of these. FORWARD takes
  * the values of a batch and gives the loss; BACKWARD comes after it, once, and makes the gradients (fresh) or adds to
  * them; UPDATE takes them. What another step or a forward pass does between FORWARD and BACKWARD takes the place of what

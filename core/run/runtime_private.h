@@ -71,6 +71,7 @@ struct Runtime {
     size_t host_bytes;
     Loaded *loaded;
     int n_loaded;
+    double *op_seconds; /* by op of the program that runs: where a timed step adds its times; NULL: it is not timed */
     Loaded *in_parts;  /* whose step runs in parts, and has memory from the parts before; NULL: none */
     bool forward_ran;  /* ... and its backward pass can run */
 };

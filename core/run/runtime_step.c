@@ -4,6 +4,7 @@
  * section whose addresses are the same in every step is recorded at its second run and replayed from then on. The walk
  * over the memory still takes place while the device works, so that the ledger says the same as without a recording. */
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime_private.h"
@@ -47,12 +48,25 @@ static int run_op(Runtime *r, Loaded *l, int i, uint32_t micro, Err *e) {
     return err_prefix(e, "op %d %s %s", i, op_info(op->kind)->name, op->path);
 }
 
+/* The same, timed. */
+static int time_op(Runtime *r, Loaded *l, int i, uint32_t micro, Err *e) {
+    const DeviceTable *d = r->device->table;
+    double seconds = 0;
+    if (l->p->ops[i].kind == OP_view) return OK;
+    int code = d->start(r->device, e);
+    if (!code) code = run_op(r, l, i, micro, e);
+    if (!code) code = d->stop(r->device, e);
+    if (!code) code = d->elapsed(r->device, &seconds, e);
+    r->op_seconds[i] += seconds;
+    return code;
+}
+
 /* Walks over the section's memory, and with `run` runs its ops. The caller begins its first op and ends its last
  * one. */
 static int walk(Runtime *r, Loaded *l, const Section *s, uint32_t micro, bool last_micro, bool run, Err *e) {
     for (int i = s->from; i < s->to; i++) {
         int code = i > s->from ? begin_op(r, l, i, e) : OK;
-        if (!code && run) code = run_op(r, l, i, micro, e);
+        if (!code && run) code = (r->op_seconds ? time_op : run_op)(r, l, i, micro, e);
         if (code) return code;
         if (i + 1 < s->to) end_op(r, l, i, last_micro);
     }
@@ -73,6 +87,7 @@ static int record(Runtime *r, Loaded *l, Section *s, uint32_t micro, bool last_m
 static int run_section(Runtime *r, Loaded *l, int which, uint32_t micro, bool last_micro, Err *e) {
     const DeviceTable *d = r->device->table;
     Section *s = &l->section[which];
+    if (r->op_seconds) return walk(r, l, s, micro, last_micro, !d->dry, e);
     bool replays = s->graph != NULL, records = !replays && s->warm && r->records && l->p->graph;
     int code = records ? record(r, l, s, micro, last_micro, e) : OK;
     if (!code) code = d->start(r->device, e);
@@ -179,6 +194,39 @@ int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, Step
     result.loss = loss_of(l);
     if (out) *out = result;
     return OK;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int runtime_timing_seconds(Runtime *r, double *seconds, Err *e) {
+    enum { TIMES = 101 };
+    const DeviceTable *d = r->device->table;
+    double found[TIMES];
+    int code = OK;
+    for (int i = 0; i < TIMES && !code; i++) {
+        code = d->start(r->device, e);
+        if (!code) code = d->stop(r->device, e);
+        if (!code) code = d->elapsed(r->device, &found[i], e);
+    }
+    if (code) return code;
+    qsort(found, TIMES, sizeof *found, by_value);
+    *seconds = found[TIMES / 2];
+    return OK;
+}
+
+int runtime_step_timed(Runtime *r, int which, FeedFn *feed, void *arg, bool more, double *op_seconds, StepResult *out,
+                       Err *e) {
+    assert(which >= 0 && which < r->n_loaded);
+    const int n = r->loaded[which].p->n_ops;
+    for (int i = 0; i < n; i++) op_seconds[i] = 0;
+    r->op_seconds = op_seconds;
+    int code = runtime_step(r, which, feed, arg, more, out, e);
+    r->op_seconds = NULL;
+    for (int i = 0; i < n && !code; i++) out->seconds += op_seconds[i];
+    return code;
 }
 
 /* ---- a step in parts */

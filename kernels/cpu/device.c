@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "base/mem.h"
+#include "stream.h"
 #include "isa.h"
 #include "program/operands.h"
 
@@ -188,12 +189,24 @@ static size_t cpu_used(Device *d) {
     return 0;
 }
 
+static int cpu_measure_stream(Device *d, double *rate, Err *e) {
+    const size_t bytes = cpu_stream_bytes();
+    void *from = NULL, *to = NULL;
+    int code = cpu_alloc(d, bytes, &from, e);
+    if (!code) code = cpu_alloc(d, bytes, &to, e);
+    if (!code) *rate = cpu_stream(to, from, bytes);
+    cpu_free(d, from, bytes);
+    cpu_free(d, to, bytes);
+    return code;
+}
+
 static const DeviceTable table = {
     .kind = "cpu", .alignment = CPU_ALIGNMENT, .close = cpu_close, .info = cpu_info, .alloc = cpu_alloc,
     .free = cpu_free, .upload = cpu_copy, .download = cpu_copy, .sync = cpu_sync,
     .host_alloc = cpu_host_alloc, .host_free = cpu_host_free, .send = cpu_send, .sent = cpu_sent,
     .start = cpu_start, .stop = cpu_stop, .elapsed = cpu_elapsed,
     .prepare = cpu_prepare, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
+    .stream = cpu_measure_stream,
 };
 
 /* oneDNN has a cache of what it compiled, too. Prepared ops keep their own primitives, so it is asked again only for

@@ -162,6 +162,57 @@ static void test_recording(void) {
     case_close(&c);
 }
 
+/* ---- ops that are timed one by one */
+
+static void test_timed(void) {
+    Settings s = settings_default();
+    s.accumulate = 3;
+    Case c = case_open(&device, "Sequential{Flatten Linear(6, 10)}", "CrossEntropyLoss", shape3(2, 2, 3), &s);
+    Runtime *r = NULL;
+    Err e = {0, ""};
+    StepResult out;
+    double seconds[64], least = 1, sum = 0, timing = 0;
+    if (!c.p || !ok(c.p->n_ops <= 64, "a step of %d ops", c.p->n_ops)) return;
+    memset(&fake, 0, sizeof fake);
+    int wrong = 0, runs = 0, code = runtime_open(&device, ALLOC_PLANNED, 0, c.net, &c.p, 1, 7, 0, &r, &e);
+    for (int i = 0; i < 2 && !code; i++) code = runtime_step(r, 0, net_feed, c.p, false, &out, &e);
+    const long replays = fake.replays;
+    fake.runs = 0;
+    if (!code) code = runtime_step_timed(r, 0, net_feed, c.p, false, seconds, &out, &e);
+    is_int(code, OK, "a timed step");
+    for (int i = 0; i < c.p->n_ops; i++) { /* the fake device's elapsed says 0.25 each time */
+        const int times = c.p->ops[i].kind == OP_view ? 0 : i < c.p->body_end ? 3 : 1;
+        wrong += seconds[i] != 0.25 * times;
+        sum += seconds[i];
+        runs += times;
+        if (seconds[i] < least) least = seconds[i];
+    }
+    is_int(wrong, 0, "each op has the time of all its runs");
+    ok(least == 0, "a view has none");
+    ok(fake.runs == runs && fake.replays == replays, "all %d are run, though the step was recorded", runs);
+    ok(out.seconds == sum + 0.25, "the step's time is theirs, and what came after them");
+    ok(runtime_timing_seconds(r, &timing, &e) == OK && timing == 0.25, "the time of timing nothing");
+    is_int(runtime_step(r, 0, net_feed, c.p, false, &out, &e), OK, "a step after it");
+    ok(fake.replays > replays, "is replayed as before");
+    int failed = 0, left = 0;
+    for (long n = 1; n < 200; n++) { /* each call fails once */
+        fake.calls = 0;
+        fake.fail_at = n;
+        code = runtime_step_timed(r, 0, net_feed, c.p, false, seconds, &out, &e);
+        if (!code) break;
+        failed++;
+        left += code != ERR_DEVICE || e.code != ERR_DEVICE;
+    }
+    fake.fail_at = 0;
+    ok(failed > runs && left == 0, "%d calls, each made to fail", failed);
+    fake.fail_at = fake.calls + 1;
+    is_int(runtime_timing_seconds(r, &timing, &e), ERR_DEVICE, "so does the time of nothing");
+    fake.fail_at = 0;
+    is_int(runtime_close_checked(r, &e), OK, "all is given back");
+    is_int(fake.bytes, 0, "to the device, too");
+    case_close(&c);
+}
+
 /* ---- values by name */
 
 static void test_values(void) {
@@ -287,6 +338,7 @@ static void test_feeds(void) {
 int main(void) {
     test_failures();
     test_recording();
+    test_timed();
     test_values();
     test_shared();
     test_feeds();
