@@ -15,7 +15,7 @@ local base, memory, time = "baseline, batch 64", "peak_bytes", "step_ms"
 local both = {case = base, of = {"activations_bytes", "activation_gradients_bytes"}}
 
 return mt.experiment{
-  name = "article", model = ConvNet(64), input = {3, 32, 32}, classes = 10,
+  name = "article", counting = "article", model = ConvNet(64), input = {3, 32, 32}, classes = 10,
   loss = nn.CrossEntropyLoss(), optimizer = optim.Adam{lr = 1e-3}, batch = 64,
   cases = {
     {case = base},

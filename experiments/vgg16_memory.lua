@@ -25,7 +25,7 @@ local function VGG16()
 end
 
 return mt.experiment{
-  name = "vgg16_memory", model = VGG16(), model_name = "VGG16",
+  name = "vgg16_memory", counting = "table", model = VGG16(), model_name = "VGG16",
   input = {3, 224, 224}, classes = 1000,
   loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.01, momentum = 0.9},
   sweep = {

@@ -57,15 +57,18 @@ fails 69 "device 'cuda:99'" "also of an axis" run x.lua --set device=cpu,cuda:99
 is "$(ls ./*.csv 2>&1 | grep -c x.csv)" 0 "before any cell"
 fails 2 "--memory: expected a command before it: memtide run SCRIPT" "no command" --memory 1GiB
 fails 2 'unknown option --meory' "a misspelt one" --meory 1GiB
-fails 2 "explain: --json is no option of this command; of: run, predict, status, watch, fit" "JSON of explain" \
-    explain x.lua --json
+fails 2 "cells: --json is no option of this command; of: run, predict, status, watch, fit, explain" "JSON of cells" \
+    cells x.lua --json
+fails 2 'explain: --counting: expected one of outputs article table, found "tabel" (did you mean "table"?)' "a counting" \
+    explain x.lua --counting tabel
+fails 2 '--depth: expected a whole number of at least 1, found "0"' "no levels" explain x.lua --depth 0
 fails 2 "explain: --memory is no option of this command" "a limit of explain" explain x.lua --memory 1GiB
 fails 2 "dump: --csv is no option of this command; of: run, predict, status, watch, fit, explain" "rows of dump" \
     dump x.lua --csv x.csv
 fails 2 "run: --plan is no option of this command; of: dump" "a plan of run" run x.lua --plan
 fails 2 "devices: --set is no option of this command" "settings of devices" devices --set batch=1
 fails 2 "run: --json and --csv - both write" "two kinds of rows at once" run x.lua --json --csv -
-memtide help explain
+memtide help cells
 is "$(echo "$out" | grep -c -e --json -e --plan)" 0 "help of a command leaves out what it has not"
 ln -s nothing.csv link.csv
 fails 66 'cannot create "link.csv": it is a symbolic link to a file' "a link to nothing" run x.lua --csv link.csv
@@ -75,6 +78,18 @@ memtide explain x.lua --set precision=fp16 --set batch=8
 has "$out" "32 of these in 16 bits" "of either type"
 memtide explain "$ROOT/experiments/article.lua" --set precision=fp16
 has "$out" "Conv2d   (64, 64, 30, 30)         1792     3584       7372800" "explain counts in the precision's types"
+memtide explain "$ROOT/experiments/vit.lua" -q
+has "$out" "layers.0-5 x 6" "blocks that repeat are one line"
+is "$(echo "$out" | grep -c '^  layers')" 1 "of the tree"
+is "$(echo "$out" | grep -c article)" 0 "and nothing speaks of an article"
+lines=$(echo "$out" | wc -l)
+memtide explain "$ROOT/experiments/vit.lua" -q --depth 2
+is "$(echo "$out" | wc -l)" $((lines - 11)) "which --depth cuts"
+memtide explain "$ROOT/experiments/vgg16_memory.lua" -q --set batch=1
+has "$out" "outputs that the table counts" "the table of VGG16 counts otherwise"
+has "$(echo "$out" | grep ^activations)" " 60348320 " "with poolings and the last output"
+memtide explain "$ROOT/experiments/vgg16_memory.lua" -q --set batch=1 --counting article
+has "$(echo "$out" | grep ^activations)" " 54222848 " "or as the article does"
 memtide explain x.lua --set batch=8
 has "$out" "of the step's 64 bytes of outputs: also" "and leaves it out where nothing is"
 echo "cell,status" >results.csv

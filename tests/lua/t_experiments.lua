@@ -4,7 +4,7 @@ local tap = dofile "tests/tap.lua"
 local cell = require "memtide.net.cell"
 local digits = require "memtide.digits"
 local experiment = require "memtide.sweep.experiment"
-local explain = require "memtide.cli.explain"
+local hand = require "memtide.net.hand"
 
 local folder = os.tmpname()
 os.remove(folder)
@@ -41,8 +41,8 @@ end
 
 -- ---- the article's hand calculation, batch 64, fp32
 local baseline = prepared(cells("article")[1])
-local rows = explain.layers(baseline)
-local sum = explain.article(baseline, rows)
+local rows = hand.layers(baseline)
+local sum = hand.sum(baseline, rows)
 local parameters = {}
 for _, row in ipairs(rows) do if row.parameters > 0 then parameters[#parameters + 1] = row end end
 for i, expected in ipairs{{1792, 14745600}, {73856, 25690112}, {1003530, 2560}} do
@@ -54,20 +54,20 @@ for name, bytes in pairs{weights = 4316712, gradients = 4316712, optimizer = 863
   input = 786432, total = 58488992} do
   tap.is(sum[name], bytes, "the article's " .. name)
 end
-local comparison = explain.compare(baseline, sum)
+local comparison = hand.compare(baseline, sum)
 tap.is(comparison[#comparison].step, baseline.prediction.peak.bytes, "explain ends in the predicted peak")
 for _, row in ipairs(comparison) do
-  tap.ok(row.article == row.step or row.reason ~= "", ("explain says why %s differs"):format(row.name))
+  tap.ok(row.hand == row.step or row.reason ~= "", ("explain says why %s differs"):format(row.name))
 end
 local waiting = prepared(cells("offload")[2])
-local of_activations = explain.compare(waiting, explain.article(waiting, explain.layers(waiting)))[4]
+local of_activations = hand.compare(waiting, hand.sum(waiting, hand.layers(waiting)))[4]
 local on_host = ("others wait in %d bytes of the host's memory"):format(waiting.prediction.host)
 tap.ok(of_activations.reason:find(on_host, 1, true), "explain says what waits on the host", of_activations.reason)
 tap.is(prepared(cells("vgg16_memory")[1]).network:parameters(), 138357544, "parameters of VGG16")
 
 for _, one in ipairs(cells "optimizers") do
   local found = prepared(one)
-  local by_hand = explain.article(found, explain.layers(found)).optimizer
+  local by_hand = hand.sum(found, hand.layers(found)).optimizer
   local counts = found.prediction.peak.categories.optimizer - by_hand
   tap.ok(counts == 0 or counts == 16, one.name .. ": explain knows its states")
 end

@@ -2,7 +2,7 @@
 -- buffer of the same thing the two agree.
 local tap = dofile "tests/tap.lua"
 local cell = require "memtide.net.cell"
-local explain = require "memtide.cli.explain"
+local hand = require "memtide.net.hand"
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 
@@ -12,8 +12,8 @@ local function explained(more)
     optimizer = optim.Adam{lr = 1e-3}}
   for key, value in pairs(more) do all[key] = value end
   local one = cell.compile(cell.build(mt.experiment(all):cells()[1]))
-  local rows = explain.layers(one)
-  return rows, explain.article(one, rows), one
+  local rows = hand.layers(one)
+  return rows, hand.sum(one, rows), one
 end
 
 local parameters = 1792 + 576010
@@ -32,8 +32,8 @@ for precision, bytes in pairs{fp32 = {4, 4, 4, 4}, tf32 = {4, 4, 4, 4},
   tap.is(sum.optimizer, 2 * parameters * state, precision .. ": the optimizer's state")
   tap.is(sum.activations, output * value, precision .. ": activations")
   tap.is(sum.input, image * input, precision .. ": the input")
-  for _, row in ipairs(explain.compare(one, sum)) do
-    tap.ok(row.article == row.step or row.reason ~= "", ("%s: explain says why %s differs"):format(precision, row.name))
+  for _, row in ipairs(hand.compare(one, sum)) do
+    tap.ok(row.hand == row.step or row.reason ~= "", ("%s: explain says why %s differs"):format(precision, row.name))
   end
 end
 
@@ -50,4 +50,45 @@ tap.ok(eight.optimizer <= wide.optimizer and eight.optimizer > parameters, "stat
 local tokens = explained{precision = "bf16", input = {16}, classes = 4,
   model = nn.Sequential{nn.Embedding(10, 6), nn.Flatten(), nn.Linear(96, 4)}}
 tap.is(tokens[1].activation_bytes, 64 * 16 * 6 * 2, "what an embedding gives")
+
+-- ---- whose outputs are counted
+local function counted(counting, more)
+  local _, _, one = explained(more)
+  local out = {}
+  for i, row in ipairs(hand.layers(one, counting)) do out[i] = row.counted and "*" or "." end
+  return table.concat(out), one
+end
+local pooled = {model = nn.Sequential{nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(15),
+  nn.Flatten(), nn.Linear(8 * 15 * 15, 10)}}
+tap.is((counted(nil, pooled)), "*.....", "layers with parameters but the last")
+tap.is((counted("article", pooled)), "*.....", "as the article counts")
+tap.is((counted("table", pooled)), "*.*..*", "the table counts the last one, too, and poolings that make an image smaller")
+local marks, one_of_table = counted(nil, {model = pooled.model, counting = "table"})
+tap.is(marks, "*.*..*", "the script names a counting")
+tap.is(hand.counting(one_of_table).name .. hand.counting(one_of_table, "outputs").name, "tableoutputs", "or the caller")
+local table_sum = hand.sum(one_of_table, hand.layers(one_of_table))
+tap.is(table_sum.activations, 4 * 64 * (8 * 30 * 30 + 8 * 15 * 15 + 10), "its outputs")
+local rows_by_table, sum_by_table, by_table = explained{counting = "table"}
+tap.is(sum_by_table.activations, rows_by_table[1].activation_bytes + rows_by_table[4].activation_bytes, "with the last one")
+tap.is(hand.compare(by_table, sum_by_table)[5].reason:match "; (.*)$", "the table leaves them out", "and its name")
+tap.raises("counting: expected one of outputs, article, table", "there is no other one", explained, {counting = "pools"})
+
+-- ---- what is in the host's memory
+local _, _, plain = explained{}
+tap.is(#hand.host(plain), 0, "nothing waits in the host's memory")
+local _, _, ahead = explained{prefetch = 2}
+local rows_of_host = hand.host(ahead)
+tap.is(#rows_of_host, 1, "batches that are read ahead do")
+tap.is(rows_of_host[1].name .. " " .. (rows_of_host[1].bytes >= 2 * 64 * (3 * 32 * 32 + 1) * 4 and "whole" or "less"),
+  "prefetched whole", "with all their bytes")
+local _, _, moved = explained{offload = "all", model = nn.Sequential{nn.Conv2d(3, 64, 3), nn.Tanh(),
+  nn.Conv2d(64, 64, 3), nn.Tanh(), nn.Conv2d(64, 64, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64 * 26 * 26, 10)}}
+tap.is(hand.host(moved)[1].name, "offloaded", "and activations that are offloaded")
+tap.is(hand.host(moved)[1].bytes, moved.prediction.host, "with theirs")
+
+-- ---- several inputs
+local _, of_two = explained{input = {ids = {7, tokens = 11}, pixels = {3, 6, 6}}, classes = 5, batch = 4,
+  model = nn.Graph{embed = nn.Embedding(11, 8), fc = nn.Linear(116, 5),
+    forward = function(self, pixels, ids) return self.fc(nn.cat({pixels:flatten(1), self.embed(ids):mean(1)}, 1)) end}}
+tap.is(of_two.input, 4 * 4 * (7 + 3 * 6 * 6), "all of them are counted")
 tap.done()

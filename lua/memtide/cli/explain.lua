@@ -1,199 +1,30 @@
--- memtide explain: the hand calculation of an article, layer by layer, beside what the step really needs, and why they
+-- memtide explain: the memory of the first cell by hand, layer by layer, beside what the step really needs, and why they
 -- differ.
---
--- The article's rule, for any network, counts: the parameters; a gradient and the optimizer's states for each parameter
--- that is not frozen; as activations the outputs of all layers with parameters but the last; the input. Each has the
--- type in which the step's precision stores it. The rule leaves out activation gradients, outputs of other layers,
--- labels, and master copies or 16-bit copies of weights.
-local categories = require "memtide.results.columns".categories
-local core = require "memtide.core"
+local countings = require "memtide.net.countings"
 local csv = require "memtide.results.csv"
 local explain_pytorch = require "memtide.cli.explain_pytorch"
 local first_cell = require "memtide.cli.first_cell"
-local nn = require "memtide.net.nn"
+local hand = require "memtide.net.hand"
 local options = require "memtide.cli.options"
 local report = require "memtide.results.report"
+local tree = require "memtide.results.tree"
 local util = require "memtide.base.util"
+
+local COUNTINGS = table.concat(countings.names, " ")
 
 local explain = {words = "SCRIPT [-- ARGS]",
   text = "the memory of the first cell by hand: a row per layer, totals per category",
-  options = {options.csv, options.CELL}}
+  options = {options.csv, options.CELL, options.depth, options.json,
+    {name = "counting", argument = "NAME", completes = {words = COUNTINGS},
+      text = "whose outputs are counted by hand: outputs, article or table (default: the script's, or outputs)"}}}
 
-local function product(shape)
-  local n = 1
-  for _, d in ipairs(shape) do n = n * d end
-  return n
+function explain.check(given)
+  if not given.counting or countings.list[given.counting] then return end
+  util.fail_usage('explain: --counting: expected one of %s, found "%s"%s', COUNTINGS, given.counting,
+    util.meant(given.counting, countings.names))
 end
 
--- The step's buffers by name: a parameter's buffer has the parameter's name, a layer's output is PATH.y.
-local function by_name(cell)
-  local found = {}
-  for _, buf in ipairs(cell.program:bufs()) do found[buf.name] = buf end
-  return found
-end
-
--- Number of elements in the parameters, how many of these are frozen, and the bytes of all.
-local function elements(params, bufs)
-  local n, frozen, bytes = 0, 0, 0
-  for _, param in ipairs(params) do
-    n, bytes = n + param.elements, bytes + param.elements * bufs[param.name].width
-    if not param.trainable then frozen = frozen + param.elements end
-  end
-  return n, frozen, bytes
-end
-
--- ---- the article's side
-
--- A row per layer: {path, kind, options, shape, parameters, frozen, parameter_bytes, activation_bytes, counted};
--- counted: does the article count its output? A layer that is used again has its parameters in its first row. A layer
--- that emits no op has the type of its input.
-function explain.layers(cell)
-  local rows, last, bufs = {}, 0, by_name(cell)
-  local width = bufs[cell.program:names().input].width
-  for i, layer in ipairs(cell.network:layers()) do
-    local n, frozen, bytes = elements(layer.params, bufs)
-    local output = bufs[layer.path == "" and "y" or layer.path .. ".y"]
-    if layer.weighted then last = i end
-    width = output and output.width or width
-    rows[i] = {path = layer.path, kind = layer.kind, options = layer.text, shape = layer.out, parameters = n,
-      frozen = frozen, parameter_bytes = bytes, activation_bytes = product(layer.out) * width,
-      counted = layer.weighted}
-  end
-  if rows[last] then rows[last].counted = false end
-  return rows
-end
-
--- The article's bytes by category, and their total.
-function explain.article(cell, rows)
-  local bufs, input = by_name(cell), cell.network:shapes()
-  local sum = {weights = 0, gradients = 0, optimizer = 0, activations = 0, activation_gradients = 0,
-    input = product(input) * bufs[cell.program:names().input].width, workspace = 0, other = 0}
-  for _, param in ipairs(cell.network:params()) do
-    local weight = bufs[param.name]
-    local bytes = param.elements * weight.width
-    sum.weights = sum.weights + bytes
-    if param.trainable then
-      sum.gradients = sum.gradients + bytes
-      sum.optimizer = sum.optimizer
-        + core.optimizer_bytes(cell.settings.optimizer, param.shape, bufs[weight.master or param.name].dtype)
-    end
-  end
-  for _, row in ipairs(rows) do
-    if row.counted then sum.activations = sum.activations + row.activation_bytes end
-  end
-  sum.total = 0
-  for _, name in ipairs(categories) do sum.total = sum.total + sum[name] end
-  return sum
-end
-
--- ---- why they differ
-
--- The buffers of one category on the device, without views
-local function buffers(cell, category)
-  local found = {}
-  for _, buf in ipairs(cell.program:bufs()) do
-    if buf.category == category and not buf.alias and not buf.host then found[#found + 1] = buf end
-  end
-  return found
-end
-
-local function total(bufs)
-  local n = 0
-  for _, buf in ipairs(bufs) do n = n + buf.bytes end
-  return n
-end
-
--- {category = function(cell, article's bytes, step's bytes) -> why they differ}
-local REASONS = {}
-
-function REASONS.weights(cell)
-  local precision = cell.settings.precision
-  if precision:find "^amp" then return "16-bit copies that are alive at the peak, beside the fp32 weights" end
-  if precision:find "^master" then return "16-bit weights and their fp32 master copies" end
-  return "running statistics too, which are no parameters"
-end
-
-function REASONS.gradients(cell, _, step)
-  if cell.settings.mode == "eval" then return "evaluation makes no gradients" end
-  local all = total(buffers(cell, "gradients"))
-  if step < all then
-    return ("at %s only some of the step's %d bytes of gradients exist"):format(cell.prediction.peak.op, all)
-  end
-  return "accumulation keeps sums beside a micro-batch's own gradients"
-end
-
-function REASONS.optimizer(cell, article, step)
-  if cell.settings.mode == "eval" then return "evaluation has no optimizer" end
-  return ("%d bytes of step count%s"):format(step - article,
-    cell.settings.schedule and ", loss scale and learning rate" or " and loss scale")
-end
-
-local SIXTEEN = {f16 = true, bf16 = true}
-
--- "the step's 160 bytes of outputs, 40 of these in 16 bits"
-local function outputs_text(cell)
-  local halves, all = {}, buffers(cell, "activations")
-  for _, buf in ipairs(all) do if SIXTEEN[buf.dtype] then halves[#halves + 1] = buf end end
-  local text = ("the step's %d bytes of outputs"):format(total(all))
-  return #halves == 0 and text or ("%s, %d of these in 16 bits"):format(text, total(halves))
-end
-
--- A note about max pooling, whose index replaces its input for the backward pass
-local function pooling_text(cell)
-  for _, buf in ipairs(buffers(cell, "activations")) do
-    if buf.name:find "idx$" then return "; of a map that only a max pooling reads, an index is kept" end
-  end
-  return ""
-end
-
-function REASONS.activations(cell, article, step)
-  if cell.settings.mode == "eval" then return "each output is freed after its last reader" end
-  if step > article then
-    return ("of %s: also outputs of layers without parameters, casts, pooling indices, and the last output, whose "
-      .. "storage its gradient takes over"):format(outputs_text(cell))
-  end
-  local host = cell.prediction.host
-  return ("of %s: those that are alive at %s%s%s%s"):format(outputs_text(cell), cell.prediction.peak.op,
-    pooling_text(cell),
-    cell.settings.checkpoint == "none" and "" or "; checkpointing drops the others and computes them again",
-    host == 0 and "" or ("; others wait in %d bytes of the host's memory"):format(host))
-end
-
-function REASONS.activation_gradients()
-  return "the backward pass needs gradients of outputs beside the outputs; the article leaves them out"
-end
-
-function REASONS.input(cell, _, step)
-  local target = cell.program:names().target
-  local gone = step == 0
-  for _, buf in ipairs(buffers(cell, "input")) do gone = gone or buf.name == target and buf.bytes == step end
-  if gone then return ("the inputs are not needed any more at %s"):format(cell.prediction.peak.op) end
-  return "labels or targets come with the inputs"
-end
-
-function REASONS.workspace() return "scratch that the library asks for in the op at the peak" end
-
-function REASONS.other(cell)
-  local weights = ""
-  for _, term in ipairs(nn.terms(cell.values.loss)) do
-    if term.options.weight then weights = ", its class weights" end
-  end
-  return ("the loss%s, and rounding of every tensor to the device's alignment"):format(weights)
-end
-
--- {{name =, article =, step =, reason =}, ...} in bytes, for each category, then the total.
-function explain.compare(cell, article)
-  local rows, peak = {}, cell.prediction.peak
-  for i, name in ipairs(categories) do
-    local a, s = article[name], peak.categories[name]
-    rows[i] = {name = name, article = a, step = s, reason = a == s and "" or REASONS[name](cell, a, s)}
-  end
-  rows[#rows + 1] = {name = "total", article = article.total, step = peak.bytes,
-    reason = ("the peak, at %s"):format(peak.op == "" and "the start" or peak.op)}
-  return rows
-end
-
--- ---- output
+-- ---- tables for reading
 
 local function shape_text(shape) return "(" .. table.concat(shape, ", ") .. ")" end
 
@@ -201,30 +32,82 @@ local function units(bytes)
   return ("%d"):format(bytes), ("%.2f"):format(bytes / 2 ^ 20), ("%.2f"):format(bytes / 1e6)
 end
 
-local function print_cell(out, cell, rows, comparison)
-  local lines = {{"layer", "kind", "output", "parameters", "bytes", "output bytes", "MiB", "MB", ""}}
+local function percent(part, whole) return whole > 0 and ("%.1f"):format(100 * part / whole) or "" end
+
+-- The layers as a tree, in which equal blocks are one line with the sums of all of them.
+local function tree_of(rows)
+  local blocks = {}
   for i, row in ipairs(rows) do
-    local bytes, mib, mb = units(row.activation_bytes)
-    lines[i + 1] = {row.path == "" and "." or row.path, row.kind, shape_text(row.shape), row.parameters,
-      row.parameter_bytes, bytes, mib, mb, (row.counted and "*" or "") .. (row.frozen > 0 and " frozen" or "")}
+    blocks[i] = {path = row.path, layer = row, same = table.concat({row.kind, row.options, shape_text(row.shape), row.parameters,
+      row.frozen, row.parameter_bytes, row.activation_bytes, tostring(row.counted)}, " ")}
   end
+  return tree.build(blocks, function(block)
+    local row = block.layer
+    return {parameters = row.parameters, bytes = row.parameter_bytes, outputs = row.activation_bytes}
+  end)
+end
+
+local function print_layers(out, rows, depth)
+  local lines = {{"layer", "kind", "output", "parameters", "bytes", "output bytes", "MiB", "MB", "% par", "% out", ""}}
+  local root = tree_of(rows)
+  tree.each(root, depth, function(node, name)
+    local sums, row = node.sums, node.row and node.row.layer
+    local bytes, mib, mb = units(sums.outputs)
+    local mark = row and (row.counted and "*" or "") .. (row.frozen > 0 and " frozen" or "") or ""
+    lines[#lines + 1] = {name, row and row.kind or "", row and shape_text(row.shape) or "", sums.parameters, sums.bytes, bytes,
+      mib, mb, percent(sums.parameters, root.sums.parameters), percent(sums.outputs, root.sums.outputs), mark}
+  end)
+  for _, line in ipairs(report.columns(lines, {true, true, true, [11] = true})) do out(line) end
+end
+
+local function print_cell(out, cell, rows, comparison, given)
+  local counting, peak = hand.counting(cell, given.counting), cell.prediction.peak.bytes
   out(("%s, %s, batch %d, %s"):format(cell.experiment.name, cell.name, cell.settings.batch, cell.settings.precision))
-  for _, line in ipairs(report.columns(lines, {true, true, true})) do out(line) end
+  print_layers(out, rows, given.depth)
   local parameters, frozen = cell.network:parameters()
-  out(("%d parameters%s; * outputs that the article counts\n"):format(parameters,
-    frozen > 0 and (", %d of these frozen"):format(frozen) or ""))
-  lines = {{"", "article", "MiB", "MB", "the step", "MiB", "MB", "why"}}
+  out(("%d parameters%s; * %s\n"):format(parameters, frozen > 0 and (", %d of these frozen"):format(frozen) or "",
+    counting.note))
+  local lines = {{"", counting.title, "MiB", "MB", "the step", "MiB", "MB", "%", "why"}}
   for i, row in ipairs(comparison) do
-    local a, amib, amb = units(row.article)
+    local a, amib, amb = units(row.hand)
     local s, smib, smb = units(row.step)
-    lines[i + 1] = {row.name, a, amib, amb, s, smib, smb, row.reason}
+    lines[i + 1] = {row.name, a, amib, amb, s, smib, smb, percent(row.step, peak), row.reason}
   end
-  for _, line in ipairs(report.columns(lines, {true, [8] = true})) do out(line) end
+  for _, row in ipairs(hand.host(cell)) do
+    local s, smib, smb = units(row.bytes)
+    lines[#lines + 1] = {row.name, "", "", "", s, smib, smb, "", "beside the peak, in the host's memory: " .. row.reason}
+  end
+  for _, line in ipairs(report.columns(lines, {true, [9] = true})) do out(line) end
   out ""
 end
 
+-- ---- JSON: docs/json.md
+
+local FIELDS = {"experiment", "case", "device", "framework", "batch", "precision", "counting", "parameters",
+  "frozen_parameters", "hand_bytes", "peak_bytes", "peak_op", "categories", "host", "layers"}
+
+local function json_cell(out, cell, rows, comparison, given)
+  local parameters, frozen = cell.network:parameters()
+  local total = table.remove(comparison)
+  local object = {experiment = cell.experiment.name, case = cell.name, device = cell.values.device, framework = "memtide",
+    batch = cell.settings.batch, precision = cell.settings.precision, counting = hand.counting(cell, given.counting).name,
+    parameters = parameters, frozen_parameters = frozen, hand_bytes = total.hand, peak_bytes = total.step,
+    peak_op = cell.prediction.peak.op, categories = {}, host = hand.host(cell), layers = {}}
+  for i, row in ipairs(comparison) do
+    object.categories[i] = {name = row.name, hand_bytes = row.hand, step_bytes = row.step, reason = row.reason}
+  end
+  for i, row in ipairs(rows) do
+    object.layers[i] = {path = row.path, kind = row.kind, options = row.options, output = row.shape,
+      parameters = row.parameters, frozen_parameters = row.frozen, parameter_bytes = row.parameter_bytes,
+      output_bytes = row.activation_bytes, counted = row.counted}
+  end
+  out(report.json(object, FIELDS))
+end
+
+-- ---- CSV
+
 local COLUMNS = {"experiment", "case", "row", "name", "kind", "output", "parameters", "parameter_bytes",
-  "activation_bytes", "article_bytes", "article_mib", "article_mb", "step_bytes", "step_mib", "step_mb", "reason"}
+  "activation_bytes", "hand_bytes", "hand_mib", "hand_mb", "step_bytes", "step_mib", "step_mb", "reason"}
 local HEADER = table.concat(COLUMNS, ",")
 
 local function csv_line(values)
@@ -235,20 +118,26 @@ end
 
 local function csv_cell(out, cell, rows, comparison)
   local who = {experiment = cell.experiment.name, case = cell.name}
+  out(HEADER)
   for _, row in ipairs(rows) do
     local counted = row.counted and row.activation_bytes or nil
     local bytes, mib, mb = units(counted or 0)
     out(csv_line{experiment = who.experiment, case = who.case, row = "layer", name = row.path, kind = row.kind,
       output = shape_text(row.shape), parameters = row.parameters, parameter_bytes = row.parameter_bytes,
-      activation_bytes = row.activation_bytes, article_bytes = counted and bytes, article_mib = counted and mib,
-      article_mb = counted and mb})
+      activation_bytes = row.activation_bytes, hand_bytes = counted and bytes, hand_mib = counted and mib,
+      hand_mb = counted and mb})
   end
   for _, row in ipairs(comparison) do
-    local a, amib, amb = units(row.article)
+    local a, amib, amb = units(row.hand)
     local s, smib, smb = units(row.step)
     out(csv_line{experiment = who.experiment, case = who.case, row = row.name == "total" and "total" or "category",
-      name = row.name, article_bytes = a, article_mib = amib, article_mb = amb,
+      name = row.name, hand_bytes = a, hand_mib = amib, hand_mb = amb,
       step_bytes = s, step_mib = smib, step_mb = smb, reason = row.reason})
+  end
+  for _, row in ipairs(hand.host(cell)) do
+    local s, smib, smb = units(row.bytes)
+    out(csv_line{experiment = who.experiment, case = who.case, row = "host", name = row.name, step_bytes = s, step_mib = smib,
+      step_mb = smb, reason = row.reason})
   end
 end
 
@@ -265,21 +154,25 @@ local function open_table(path)
   return util.must_write(path, io.open(path, "w"))
 end
 
--- given.csv: a file for the table, or "-" for standard output; nil: tables for reading on standard output.
+-- given.csv: a file for the table, or "-" for standard output; nil: tables for reading, or JSON, on standard output.
 function explain.run(experiment, given)
   local cell, path = first_cell(experiment, given), given.csv
   if cell.round then
-    util.fail_usage("explain: not offered with trainings, as the article's rule is for one network; memtide predict and dump say what they need")
+    util.fail_usage("explain: not offered with trainings, as its rule is for one network; memtide predict and dump say what they need")
   end
-  if cell.settings.framework == "pytorch" then return explain_pytorch(cell, path) end
-  local named = path ~= "-" and path or nil
-  local file, name = named and open_table(path) or io.stdout, named or "standard output"
-  local function out(line) util.must_write(name, file:write(line, "\n")) end
-  if path then out(HEADER) end
-  local rows = explain.layers(cell)
-  local show = path and csv_cell or print_cell
-  show(out, cell, rows, explain.compare(cell, explain.article(cell, rows)))
-  if named then util.must_write(name, file:close()) end
+  if cell.settings.framework == "pytorch" then return explain_pytorch(cell, given) end
+  local rows = hand.layers(cell, given.counting)
+  local function write(name, file, show)
+    show(function(line) util.must_write(name, file:write(line, "\n")) end, cell, rows,
+      hand.compare(cell, hand.sum(cell, rows), given.counting), given)
+  end
+  if path and path ~= "-" then
+    local file = open_table(path)
+    write(path, file, csv_cell)
+    util.must_write(path, file:close())
+  end
+  local show = given.json and json_cell or path == "-" and csv_cell or not path and print_cell
+  if show then write("standard output", io.stdout, show) end
   return 0
 end
 

@@ -94,8 +94,19 @@ local function between(found, least, most)
   return found.estimated and (": an estimate, from %d to %d, for workspaces and reserves of cuDNN"):format(least, most) or ""
 end
 
-local function print_tables(self, out, groups)
+-- {{name, pytorch_bytes, memtide_bytes, reason}, ...}: the peaks of both steps by category
+local function compare(self, own)
+  local rows = {}
+  for i, name in ipairs(categories) do
+    local a, b = self.prediction.peak.categories[name], own.peak.categories[name]
+    rows[i] = {name = name, pytorch_bytes = a, memtide_bytes = b, reason = a == b and "" or WHY[name]}
+  end
+  return rows
+end
+
+local function print_tables(self, groups)
   local found, own = self.prediction, own_step(self)
+  local function out(line) util.must_write("standard output", io.stdout:write(line, "\n")) end
   out(("%s, %s, batch %d, %s, on %s"):format(self.experiment.name, self.name, self.settings.batch,
     self.settings.precision, cell.device(self.settings.device):info().name))
   out(("max_memory_allocated %d, at %s%s"):format(found.max_memory_allocated, found.peak.op,
@@ -108,9 +119,9 @@ local function print_tables(self, out, groups)
   if convolutions then out(convolutions) end
   out ""
   local lines = {{"", "PyTorch", "MiB", "memtide", "MiB", "why they differ"}}
-  for _, name in ipairs(categories) do
-    local a, b = found.peak.categories[name], own.peak.categories[name]
-    lines[#lines + 1] = {name, a, mib(a), b, mib(b), a == b and "" or WHY[name]}
+  for _, row in ipairs(compare(self, own)) do
+    lines[#lines + 1] = {row.name, row.pytorch_bytes, mib(row.pytorch_bytes), row.memtide_bytes, mib(row.memtide_bytes),
+      row.reason}
   end
   lines[#lines + 1] = {"total", found.peak.bytes, mib(found.peak.bytes), own.peak.bytes, mib(own.peak.bytes),
     ("memtide's peak is at %s"):format(own.peak.op == "" and "the start" or own.peak.op)}
@@ -140,12 +151,37 @@ local function write_table(path, groups)
   util.replace(path, function(put) put(text) end)
 end
 
--- The compiled cell; path: a file for the tensors at the peak, or "-" for standard output; nil: tables for reading.
-return function(self, path)
-  local groups = grouped(util.must(self.program:alive(self.prediction.peak.event)))
-  if path then write_table(path, groups)
-  else
-    print_tables(self, function(line) util.must_write("standard output", io.stdout:write(line, "\n")) end, groups)
+-- ---- JSON: docs/json.md
+
+local FIELDS = {"experiment", "case", "device", "framework", "batch", "precision", "max_memory_allocated",
+  "allocated_least", "allocated_most", "max_memory_reserved", "reserved_least", "reserved_most", "estimated", "peak_op",
+  "memtide_peak_bytes", "least_seconds", "flops", "bytes_moved", "categories", "convolutions", "tensors"}
+
+local function print_json(self, groups)
+  local found, own, v = self.prediction, own_step(self), self.values
+  local flops, bytes = self.program:cost()
+  local object = {experiment = self.experiment.name, case = self.name, device = v.device, framework = "pytorch",
+    batch = v.batch, precision = v.precision, peak_op = found.peak.op, memtide_peak_bytes = own.peak.bytes,
+    least_seconds = self.program:floor(), flops = flops, bytes_moved = bytes, categories = compare(self, own),
+    convolutions = self.program:convolutions(), tensors = {}, estimated = found.estimated or false}
+  for _, name in ipairs{"max_memory_allocated", "allocated_least", "allocated_most", "max_memory_reserved",
+    "reserved_least", "reserved_most"} do
+    object[name] = found[name]
   end
+  for i, group in ipairs(groups) do
+    local one = {}
+    for _, name in ipairs(COLUMNS) do one[name] = group[name] end
+    object.tensors[i] = one
+  end
+  util.must_write("standard output", io.stdout:write(report.json(object, FIELDS), "\n"))
+end
+
+-- self: the compiled cell; given.csv: a file for the tensors at the peak, or "-" for standard output; nil: tables for
+-- reading, or JSON.
+return function(self, given)
+  local groups = grouped(util.must(self.program:alive(self.prediction.peak.event)))
+  if given.csv then write_table(given.csv, groups) end
+  if given.json then print_json(self, groups)
+  elseif not given.csv then print_tables(self, groups) end
   return 0
 end

@@ -71,7 +71,9 @@ options.DEVICE = DEVICE
 
 options.csv = {name = "csv", argument = "FILE", completes = FILE,
   text = "where rows go: a file that is resumed, or - for standard output (default: NAME.csv for run)"}
-options.json = {name = "json", text = "one JSON object per row on standard output instead of the table"}
+options.json = {name = "json", text = "JSON on standard output instead of the table, an object a line: docs/json.md"}
+options.depth = {name = "depth", argument = "N", take = options.whole("depth", 1),
+  text = "levels of the tree of layers that are shown (all)"}
 options.cells = {name = "cells", argument = "FILE", completes = FILE,
   text = "the list of memtide cells: run --shard takes the parts from it, merge tells what is missing"}
 options.safe = {name = "safe",

@@ -3,6 +3,7 @@ local axes = require "memtide.sweep.axes"
 local claims = require "memtide.sweep.claims"
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"
+local countings = require "memtide.net.countings"
 local data = require "memtide.net.data"
 local inputs = require "memtide.net.inputs"
 local script_options = require "memtide.sweep.script_options"
@@ -23,7 +24,7 @@ local names = setmetatable({}, {__mode = "k"}) -- {[experiment] = name}, kept wh
 local COMMON = {"trainings", "round", "model", "model_name", "input", "classes", "target", "loss", "data", "test_data",
   "weights", "steps", "warmup", "epochs", "seed", "schedule"}
 local WHOLE = {"name", "sweep", "cases", "claims", "where", "options", "monotone", "repeats", "shuffle", "drop_last",
-  "predict_only", table.unpack(measure.names)}
+  "predict_only", "counting", table.unpack(measure.names)}
 local MOST = 1000000 -- cells of a sweep; to look at each of them takes 10 s
 local PARTS = {sweep = true, cases = true, claims = true, options = true} -- checked by functions of their own
 local NOT_OF_CELLS = {where = true, monotone = true}
@@ -98,6 +99,8 @@ local at_least_1 = settings.whole(1, settings.MOST)
 -- Checks as in settings.lua: each returns the value, or nil and what was expected.
 local RULES = {
   name = a_file_name, case = a_name, model_name = a_name, shuffle = flag, drop_last = flag, predict_only = flag,
+  counting = rule(function(value) return type(value) == "string" and countings.list[value] ~= nil end,
+    "one of " .. table.concat(countings.names, ", ")),
   model = rule(is_model, "a layer, or a function of the settings that returns one"),
   trainings = rule(is_trainings, "trainings by name, {generator = {model = ..., input = ..., loss = ...}, ...}; or a function of " ..
     "the settings that returns them"),
