@@ -381,12 +381,12 @@ static int step_timed(lua_State *L) {
     lua_settop(L, 4);
     Running *run = running(L);
     int which = which_program(L, run, 2);
-    const int n = run->program[which]->n_ops;
-    Feed feed = feed_from(L, run->network[which], run->program[which]);
+    const int n = run->job[which].program->n_ops;
+    Feed feed = feed_from(L, &run->job[which]);
     double *seconds = lua_newuserdatauv(L, (size_t)n * sizeof *seconds, 0);
-    run->last = which;
-    bool more = feed.loader[0] && lua_toboolean(L, 4);
-    if (runtime_step_timed(run->r, which, feed_step, &feed, more, seconds, &found, &e)) return bind_fail(L, &e);
+    bool more = (feed.loader[0] || feed.script) && lua_toboolean(L, 4);
+    if (runtime_step_timed(run->r, which, feed_step, &feed, more, seconds, &found, &e))
+        return feed.raised ? lua_error(L) : bind_fail(L, &e);
     lua_pushnumber(L, (lua_Number)found.loss);
     lua_createtable(L, n, 0);
     for (int i = 0; i < n; i++) {

@@ -11,7 +11,7 @@ local util = require "memtide.base.util"
 
 local commands = {}
 
-commands.names = {"new", "run", "predict", "status", "watch", "fit", "explain", "tide", "plot", "report", "dump", "tune",
+commands.names = {"new", "run", "predict", "status", "watch", "fit", "explain", "profile", "tide", "plot", "report", "dump", "tune",
   "compare", "cells", "slurm", "merge", "verify", "import", "snapshot", "calibrate", "completion", "devices", "help"}
 
 local known = {}

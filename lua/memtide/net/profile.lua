@@ -17,7 +17,7 @@ local profile = {}
 -- ---- the roof
 
 -- The sides of the products that are tried, and when a larger one is not: this takes a second at most.
-local SIDES, TURNS, ENOUGH = {1024, 2048, 4096}, 5, 0.05
+local SIDES, TURNS, ENOUGH = {256, 512, 1024, 2048, 4096}, 5, 0.05
 
 -- Seconds of the fastest product of two matrices with n rows and columns, as a Linear layer computes it in this
 -- precision, and its operations.
@@ -115,20 +115,16 @@ end
 -- Runs the compiled cell: its warm-up, then its steps twice, as a whole and op by op in turns.
 -- -> {step = {seconds, seconds_min, seconds_p90} of whole steps, timed: the same of the sums of the ops of a step,
 -- ops = {...}, ops_seconds: the sum of their medians, timing_seconds: of one timing, taken off, steps}
-function profile.measure(self, roof, progress)
+function profile.measure(self, roof)
   local device = cell.device(self.values.device)
   local loader <close> = util.must(cell.loader(self))
   local runtime <close> = util.must(core.runtime{programs = {self.program}, allocator = self.values.allocator,
     memory = self.memory, seed = self.seed})
-  local whole, sums, times, all = {}, {}, {}, self.warmup + 2 * self.steps
+  local whole, sums, times = {}, {}, {}
   for i in ipairs(self.program:ops()) do times[i] = {} end
-  for i = 1, self.warmup do
-    progress(i, all)
-    util.must(runtime:step(1, loader, true))
-  end
+  for _ = 1, self.warmup do util.must(runtime:step(1, loader, true)) end
   local timing = util.must(runtime:timing_seconds())
   for k = 1, self.steps do
-    progress(self.warmup + 2 * k - 1, all)
     local _, seconds = util.must(runtime:step(1, loader, true))
     whole[k] = seconds
     local _, of_ops = util.must(runtime:step_timed(1, loader, k < self.steps))
