@@ -174,7 +174,7 @@ static void test_timed(void) {
     double seconds[64], least = 1, sum = 0, timing = 0;
     if (!c.p || !ok(c.p->n_ops <= 64, "a step of %d ops", c.p->n_ops)) return;
     memset(&fake, 0, sizeof fake);
-    int wrong = 0, runs = 0, code = runtime_open(&device, ALLOC_PLANNED, 0, c.net, &c.p, 1, 7, 0, &r, &e);
+    int wrong = 0, runs = 0, code = runtime_open(&device, ALLOC_PLANNED, 0, &(Job){c.net, c.p}, 1, 7, 0, &r, &e);
     for (int i = 0; i < 2 && !code; i++) code = runtime_step(r, 0, net_feed, c.p, false, &out, &e);
     const long replays = fake.replays;
     fake.runs = 0;

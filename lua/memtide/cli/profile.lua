@@ -165,6 +165,7 @@ end
 
 function command.run(experiment, given)
   local cell = first_cell(experiment, given)
+  if cell.round then util.fail_usage "profile: not offered with trainings: a round has the steps of several networks" end
   if cell.settings.framework == "pytorch" then
     util.fail_usage "profile: PyTorch's step is predicted and never run: expected --set framework=memtide"
   end
