@@ -172,9 +172,8 @@ refused("cfg: expected a word", "a table that holds itself", {sweep = {{"cfg", {
 refused("found {3, 8, 8, 8}", "a shape of four", {input = {3, 8, 8, 8}})
 refused("one to three whole numbers such as {3, 32, 32}, or such shapes by name", "a shape of none", {input = {}})
 refused("found {4.0}", "a float in a shape", {input = {4.0}})
-refused("data: expected an open dataset of mt.data, or a function of the settings that returns one, or an iterator; with trainings datasets by name," ..
-  " found file",
-  "a file that is no dataset", {data = io.stdout})
+refused("data: expected an open dataset of mt.data, or a function of the settings that returns one, or an iterator; " ..
+  "with trainings datasets by name, found file", "a file that is no dataset", {data = io.stdout})
 refused("warmup: expected a whole number from 0 to 2147483647, found 2147483648", "a count that is too large",
   {warmup = 2147483648})
 refused("input: expected the shape", "an input that is no shape", {input = 3})

@@ -170,7 +170,8 @@ for _, prefetch in ipairs{0, 2} do
   two.prefetch = prefetch
   tap.raises("expected a table with a value for each of the network's inputs, such as {ids = ...}",
     "lists of numbers for two inputs", run, function() return function() return "1234", y_of(1) end end, two)
-  tap.raises(prefetch == 0 and "there is no x" or "batch 1: x: expected a batch", "one of two inputs", run, function() return function() return {ids = {0, 8, 3, 4}}, y_of(2) end end, two)
+  tap.raises(prefetch == 0 and "there is no x" or "batch 1: x: expected a batch", "one of two inputs", run,
+    function() return function() return {ids = {0, 8, 3, 4}}, y_of(2) end end, two)
 end
 
 for _, case in ipairs{

@@ -134,7 +134,8 @@ tap.is(learnt.memory.categories.optimizer, 2 * 4 * 28 + 2 * 16 + 2 * 4 - 16 - 4,
 cell.release(students)
 -- ---- weights of a training; the largest batch; ids
 local path = os.tmpname() .. ".safetensors"
-local trainer = assert(mt.trainer{model = nn.Sequential{{"student", nn.Linear(6, 4)}}, input = {6}, loss = nn.MSELoss(), batch = 4, seed = 5})
+local trainer = assert(mt.trainer{model = nn.Sequential{{"student", nn.Linear(6, 4)}}, input = {6},
+  loss = nn.MSELoss(), batch = 4, seed = 5})
 assert(trainer:save(path))
 trainer:close()
 local given = distill()
@@ -250,7 +251,8 @@ wrong("trainings: expected 1 to 8, found 9", {trainings = nine})
 wrong("trainings: expected 1 to 8, found 0", {trainings = function() return {} end})
 wrong("trainings.net: expected a table, found a number", {trainings = function() return {net = 3} end})
 wrong("round: expected a function of the trainings", {round = 3})
-wrong("a and b both have a parameter weight, which would be one parameter", {trainings = {a = NET, b = copy(NET, {model = nn.Linear(6, 4)})}})
+wrong("a and b both have a parameter weight, which would be one parameter",
+  {trainings = {a = NET, b = copy(NET, {model = nn.Linear(6, 4)})}})
 wrong('"model" is said by each of the trainings', {model = NET.model})
 wrong('"loss" is said by each of the trainings', {loss = cross})
 wrong('"test_data" is not offered with trainings', {test_data = data})

@@ -425,12 +425,12 @@ end
 
 -- Floating-point operations, and bytes read and written, of one step
 function cell.cost(self)
-  return sum_of_calls(self, function(program, part) return program:cost(part) end)
+  return sum_of_calls(self, function(program, which) return program:cost(which) end)
 end
 
 -- Seconds that a step takes at least; see program:floor
 function cell.floor(self, operations, bytes)
-  return sum_of_calls(self, function(program, part) return program:floor(operations, bytes, part) end)
+  return sum_of_calls(self, function(program, which) return program:floor(operations, bytes, which) end)
 end
 
 -- Bytes of memory that the cell may use: --memory, or all that the device has; nil: not known. And how much of it is
@@ -596,7 +596,7 @@ function cell.run(self, progress)
     local started, why, kind = start_from_weights(one, runtime)
     if not started then return failed(why, kind) end
   end
-  local step, source <close> = (self.round and steps_of_several or steps_of_one)(self, runtime)
+  local step, _ <close> = (self.round and steps_of_several or steps_of_one)(self, runtime)
   local run, step_reason, step_code = measure.run(self, step, device, progress)
   if not run then return failed(step_reason, step_code) end
   local out = {memory = with_names(self, runtime:memory()), losses = run.losses, samples = run.samples,

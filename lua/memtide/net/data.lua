@@ -155,9 +155,9 @@ function data.open(dataset, options)
   if getmetatable(dataset) ~= Zip then return core.loader(dataset, options) end
   local all = setmetatable({dataset}, Loaders)
   for name, part in pairs(dataset.parts) do
-    local opened, message, code = core.loader(part, options)
-    if not opened then return nil, message, code end
-    all[name] = opened
+    local loader, message, code = core.loader(part, options)
+    if not loader then return nil, message, code end
+    all[name] = loader
   end
   return all
 end
@@ -175,10 +175,10 @@ function data.loader(options)
   if getmetatable(dataset) ~= Zip and type(dataset) ~= "userdata" then
     util.fail("data.loader: expected {dataset, batch = ...}, found a %s", type(dataset))
   end
-  local opened = util.must(data.open(dataset, options))
+  local loader = util.must(data.open(dataset, options))
   local text = ("%s batch=%d shuffle=%s drop_last=%s seed=%d"):format(dataset:info().text, options.batch or 1,
     options.shuffle and "true" or "false", options.drop_last and "true" or "false", options.seed or 0)
-  return setmetatable({core = opened, text = text, epochs = 0, first = 0}, Loader)
+  return setmetatable({core = loader, text = text, epochs = 0, first = 0}, Loader)
 end
 
 -- for x, y, n in loader:epoch() do ... end: one pass over the data; n samples in the batch
