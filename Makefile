@@ -144,8 +144,7 @@ $(call stamp,cuda_archs,$(CUDA_ARCHS))
 
 $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda_archs
 	@mkdir -p $(@D)
-	@lua5.4 -e 'local done, all = $(words $(wildcard $(CUDA_CU:%=$(BUILD)/%.o))), $(words $(CUDA_CU))' \
-	    -e 'print(("  NVCC [%s%s] $<"):format(("#"):rep(done), ("."):rep(all - done)))'
+	@echo "  NVCC [$$(ls $(CUDA_CU:%=$(BUILD)/%.o) 2>/dev/null | sed 's/.*/#/' | tr -d '\n')] of $(words $(CUDA_CU)): $<"
 	$(Q)$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -Icore -c -o $@ $<
 
 # ---- the planning library: the part of the plugin that asks cuDNN, and needs neither a GPU nor nvcc
