@@ -45,6 +45,7 @@ fails 2 "--json takes no value" "a switch with a value" run x.lua --json=1
 fails 2 "run: expected one script" "no script" run
 fails 2 '--set: unknown setting "bacth"' "a misspelt setting" run x.lua --set bacth=1
 fails 2 '--set: precision: expected one of' "a wrong value" run x.lua --set precision=fp31
+fails 2 'unknown option --anything' "an option that no script can declare" compare a.csv b.csv --anything
 fails 2 'no case has "zzz" in its name; there are: ' "no such case" run x.lua --case zzz
 fails 2 '--memory: expected a size such as 24GiB, found "24", which is 24 bytes' "a size without its unit" predict x.lua --memory 24
 fails 2 "unknown device" "a device that nobody knows" run x.lua --device abacus

@@ -98,7 +98,8 @@ end
 
 -- Raises if an option was given that the command does not use, or if options do not go together.
 function arguments.check(command, options)
-  local fail = util.fail_usage
+  local fail, own = util.fail_usage, options.own[1]
+  if own and not command.words:find "SCRIPT" then commands.unknown_option(own.word, own.name) end
   for _, given in ipairs(options.given) do
     local option = commands.option(command, given.name)
     if not option then
