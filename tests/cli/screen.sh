@@ -50,6 +50,18 @@ else
         case $seen in case*) result 0 "... when the table stands there" ;; *) result 1 "... when the table stands there"
             echo "# found: $seen" ;; esac
     done
+    name=a-name-that-says-far-more-than-forty-columns-can-hold-of-it
+    sed "s/case = \"first\"/case = \"$name\"/" slow.lua >named.lua
+    clean
+    terminal 200 24 run named.lua
+    has "$frames" "  $name  ok, " "a long name is whole on a wide terminal"
+    has "$seen" "$name" "... in the table, too"
+    clean
+    terminal 60 24 run named.lua
+    lacks "$seen" "$name" "... and is cut on a narrow one"
+    has "$seen" "a-name-that-says-far-more-than-forty-c.. " "... to forty columns"
+    terminal 200 24 status named.lua
+    has "$seen" "$name" "status has it whole"
     clean
     terminal 80 24 run slow.lua
     is "$(echo "$seen" | wc -l)" 5 "the table has its head and a line for each cell"
@@ -102,6 +114,41 @@ memtide run slow.lua --retry none --markdown
 has "$out" "| case " "a table in Markdown"
 has "$out" "| --: |" "with its rule"
 is "$(echo "$out" | grep -c '^|.*|$')" 6 "and a line for each row"
+
+# ---- status of a file
+memtide status slow.csv
+is $status 0 "status of a file"
+has "$out" "slow.csv: 4 cells: 3 done (3 ok), 1 failed (1 error), 0 stale, 0 missing" "counts its cells"
+has "$(echo "$out" | grep failed)" "on purpose" "and says why some failed"
+memtide status slow.csv --json
+is "$(echo "$out" | grep -c '"state":"done","status":"ok"')" 3 "as JSON"
+has "$out" '"repeat":1' "with numbers"
+memtide status none.csv
+is $status 66 "status of a file that is not there"
+has "$err" "there is no none.csv, and no sweep that writes it" "says so"
+
+# ---- status beside a sweep
+sed 's/if settings.fate == "wait" then/if os.getenv "WAIT" then/; s/name = "slow"/name = "waits"/' slow.lua >waits.lua
+WAIT=1 "$MEMTIDE" run waits.lua --case second --set fate=none --set batch=1,2,3,4,5 -q </dev/null >/dev/null 2>&1 &
+job=$!
+for _ in $(seq 100); do
+    memtide watch waits.csv --once
+    case $out in *"> second batch=1"*) break ;; esac
+    sleep 0.1
+done
+memtide status waits.lua --case second --set fate=none --set batch=1,2,3,4,5
+has "$out" "0 done, 1 running, 0 failed, 0 stale, 4 missing" "status: the running cell is not missing"
+has "$(echo "$out" | grep '^second batch=1 ')" "running" "... and is named"
+memtide status waits.csv
+has "$out" "running" "status of the file: the running cell"
+has "$err" "waits: 0 of 5 cells" "... and the sweep"
+memtide status waits.csv --json
+has "$out" '"case":"second batch=1' "... as JSON"
+has "$out" '"state":"running"' "... with its state"
+touch go
+wait $job
+memtide status waits.lua --case second --set fate=none --set batch=1,2,3,4,5
+has "$out" "5 done (5 ok), 0 failed" "in the end all are done"
 
 # ---- watch
 memtide watch slow.lua
@@ -213,6 +260,7 @@ if command -v bash >/dev/null; then
     is "$(offers dump --max)" "" "and of no other"
     is "$(offers run slo)" slow.lua "a script"
     is "$(offers watch slow.c)" slow.csv "rows"
+    is "$(offers status slow.c)" slow.csv "of status, too"
     is "$(offers run slow.lua --retry st)" stale "a value"
 fi
 memtide help watch

@@ -3,7 +3,7 @@ local core = require "memtide.core"
 
 local terminal = {}
 
-terminal.NAME = 40 -- columns of a cell's name beside other columns
+terminal.NAME = 40 -- columns that a cell's name has beside other columns, however narrow the terminal is
 
 -- Columns that a character takes at most: from U+1100 on it may be a wide one.
 local function columns_of(code) return code >= 0x1100 and 2 or 1 end

@@ -70,13 +70,13 @@ end
 local function as_screen(painter)
   return function(state, board)
     if state ~= "running" then return painter:clear() end
-    painter:paint(function(most) return screen.lines(board, os.time(), most) end)
+    painter:paint(function(most, width) return screen.lines(board, os.time(), most, width) end)
   end
 end
 
 local function once(state, board)
   if state ~= "running" then return end
-  for _, line in ipairs(screen.lines(board, os.time())) do print(line[1]) end
+  for _, line in ipairs(screen.lines(board, os.time(), nil, (core.window(1)))) do print(line[1]) end
 end
 
 local DIED = "process %d, which ran the sweep, was killed: its last note is from %s; the same command goes on there"

@@ -190,6 +190,17 @@ function report.columns(lines, left)
   return out
 end
 
+-- Cuts the names in the first column of the lines as far as the width needs it, but not below terminal.NAME columns.
+-- left: as for report.columns.
+function report.cut_names(lines, left, width)
+  local whole, name = 0, 0
+  for i, text in ipairs(report.columns(lines, left)) do
+    whole, name = math.max(whole, terminal.width(text)), math.max(name, terminal.width(lines[i][1]))
+  end
+  local room = math.max(name - math.max(whole - width, 0), terminal.NAME)
+  for _, line in ipairs(lines) do line[1] = terminal.cut(line[1], room) end
+end
+
 -- lines: the head first; words: the set of columns that are text
 function report.print_markdown(lines, words)
   local rule = {}
@@ -210,7 +221,7 @@ function report.print(rows, count, options)
   local lines, words = table_rows(shown)
   if options.markdown then return report.print_markdown(lines, words) end
   local width = fits and core.window(1)
-  if width and words[1] then for _, line in ipairs(lines) do line[1] = terminal.cut(line[1], terminal.NAME) end end
+  if width and words[1] then report.cut_names(lines, words, width) end
   for i, line in ipairs(report.columns(lines, words)) do
     if width then line = terminal.cut(line, width) end
     print(terminal.red(line, colour and shown[i - 1] and not statuses.of(shown[i - 1].status).good))

@@ -58,7 +58,7 @@ function Progress:look()
   local now = core.clock()
   if self.painter and now >= self.due_paint then
     self.due_paint = now + PAINT
-    self.painter:paint(function(most) return screen.lines(self.board, os.time(), most) end)
+    self.painter:paint(function(most, width) return screen.lines(self.board, os.time(), most, width) end)
   end
   if self.live then keep(self, now, self.changed) end
 end

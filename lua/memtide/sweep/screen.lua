@@ -9,7 +9,7 @@ local util = require "memtide.base.util"
 
 local screen = {}
 
-local MOST_LINES, MOST_COLUMNS = 12, 120
+local MOST_LINES, MOST_COLUMNS = 12, 240
 local BAR, MOST_RUNNING = 30, 6
 
 -- ---- the board as text
@@ -80,8 +80,9 @@ local function running(one, now)
     one.note ~= "" and one.note or "starting", time)
 end
 
--- The board as lines {text, is it red?}, at most `most` of them.
-function screen.lines(board, now, most)
+-- The board as lines {text, is it red?}, at most `most` of them. columns: of the terminal, in which names are cut where a
+-- line would be longer; nil: there is none.
+function screen.lines(board, now, most, columns)
   local lines = {{bar(board)}, {summary(board, now)}}
   local room = math.min(most or MOST_LINES, MOST_LINES) - #lines
   local shown = math.min(#board.running, MOST_RUNNING, math.max(room - 1, 0))
@@ -90,8 +91,11 @@ function screen.lines(board, now, most)
     lines[#lines + 1] = {("> and %d more"):format(#board.running - shown)}
     shown = shown + 1
   end
-  local width = 0
-  for _, one in ipairs(board.last) do width = math.max(width, math.min(terminal.width(one.case), terminal.NAME)) end
+  local width, outcome = 0, 0
+  for _, one in ipairs(board.last) do
+    width, outcome = math.max(width, terminal.width(one.case)), math.max(outcome, terminal.width(screen.outcome(one)))
+  end
+  if columns then width = math.min(width, math.max(columns - outcome - 4, terminal.NAME)) end
   for i = math.max(#board.last - (room - shown) + 1, 1), #board.last do
     local one = board.last[i]
     lines[#lines + 1] = {("  %s  %s"):format(terminal.padded(one.case, width), screen.outcome(one)),
@@ -118,7 +122,7 @@ function screen.painter() return setmetatable({colour = terminal.colour(2)}, Pai
 function Painter:paint(make)
   local columns, height = core.window(2)
   local width, most, out = math.max(math.min((columns or 80) - 1, MOST_COLUMNS), 1), (height or 24) - 1, {}
-  for i, line in ipairs(make(most)) do
+  for i, line in ipairs(make(most, width)) do
     if i > most then break end
     out[i] = terminal.red(terminal.cut(line[1], width), self.colour and line[2]) .. "\27[K"
   end

@@ -1,12 +1,16 @@
--- memtide status: which of the script's cells have a row in the results file. It reads the file while a sweep may still
--- be writing it. It builds networks, but opens no device.
+-- memtide status: which of the script's cells have a row in the results file, and which a sweep is at. It reads the files
+-- while a sweep may still be writing them. It builds networks, but opens no device.
 local cell = require "memtide.net.cell"
+local core = require "memtide.core"
 local csv = require "memtide.results.csv"
+local live = require "memtide.sweep.live"
 local selection = require "memtide.sweep.selection"
 local report = require "memtide.results.report"
 local results = require "memtide.results.results"
 local row = require "memtide.sweep.row"
+local screen = require "memtide.sweep.screen"
 local settings = require "memtide.net.settings"
+local terminal = require "memtide.base.terminal"
 local util = require "memtide.base.util"
 
 local status = {}
@@ -61,15 +65,18 @@ local function row_of(now, rows)
   return found and (cell.is_unbuilt(found.cell) or cell.is_unbuilt(now.cell)) and found or nil
 end
 
+-- What a cell's own row says: as of_row
+local function state_of(values)
+  local state = selection.state(values.status, values.version)
+  return {state = state, status = values.status,
+    why = state == "stale" and "version " .. values.version or state == "failed" and values.reason or ""}
+end
+
 -- The state of the cell with the columns `now`: {state = "done", "failed", "stale" or "missing", status =, why =}.
 -- names: columns that may explain why its settings differ from those of an older row.
 function status.of_row(now, rows, names)
   local number, found = now["repeat"], rows and row_of(now, rows)
-  if found then
-    local state = selection.state(found.status, found.version)
-    return {state = state, status = found.status,
-      why = state == "stale" and "version " .. found.version or state == "failed" and found.reason or ""}
-  end
+  if found then return state_of(found) end
   found = rows and (rows.by_settings[key(now.cell:match("^[^-]*"), number)] or rows.by_case[key(now.case, number)])
   if not found then return {state = "missing", status = "", why = ""} end
   return {state = "stale", status = found.status, why = status.changes(now, found, names) .. " changed"}
@@ -103,7 +110,15 @@ function status.each(cells, each)
   end
 end
 
-local ORDER = {"done", "failed", "stale", "missing"}
+-- {[name of a cell] = what it is doing now} of the sweep that writes these rows; empty if none runs
+local function running(path)
+  local board, notes = live.read(path), {}
+  if not board or not live.runs(board, os.time()) then return notes, nil end
+  for _, one in ipairs(board.running) do notes[one.case] = one.note ~= "" and one.note or "starting" end
+  return notes, board
+end
+
+local ORDER = {"done", "running", "failed", "stale", "missing"}
 
 -- {ok = 7, oom = 1} -> "8", " (7 ok, 1 oom)"
 local function sum_of(counts)
@@ -115,11 +130,12 @@ local function sum_of(counts)
   return sum, #words > 0 and " (" .. table.concat(words, ", ") .. ")" or ""
 end
 
+-- counts: {[state] = {[word] = cells}}; a state that only some files have is left out where it is empty
 local function sentence(counts, total, path)
   local parts = {}
-  for i, state in ipairs(ORDER) do
+  for _, state in ipairs(ORDER) do
     local sum, words = sum_of(counts[state] or {})
-    parts[i] = ("%d %s%s"):format(sum, state, words)
+    if sum > 0 or state ~= "running" then parts[#parts + 1] = ("%d %s%s"):format(sum, state, words) end
   end
   return ("%s: %d cells: %s"):format(path, total, table.concat(parts, ", "))
 end
@@ -130,27 +146,67 @@ local function note(counts, found)
   of[word], counts[found.state] = (of[word] or 0) + 1, of
 end
 
-local COLUMNS = {"case", "repeat", "cell", "state", "status", "why"}
+local COLUMNS, SHOWN = {"case", "repeat", "cell", "state", "status", "why"}, 40
+
+-- A report on cells: add(cell's columns, found) takes one, finish() prints the table and the sum. found: as of_row
+-- returns it; it becomes "running" where the sweep that writes the file is at this cell. With many cells only those that
+-- are not done are listed.
+local function reporter(path, total, options)
+  local counts, lines, notes = {}, {{"case", "state", "status", "why"}}, running(path)
+  local function add(now, found)
+    local doing = notes[now.case]
+    if doing and found.state ~= "done" then found = {state = "running", status = "", why = doing} end
+    note(counts, found)
+    if options.json then
+      found.case, found["repeat"], found.cell = now.case, math.tointeger(tonumber(now["repeat"])), now.cell
+      io.stdout:write(report.json(found, COLUMNS), "\n")
+    elseif found.state ~= "done" or total <= SHOWN then
+      lines[#lines + 1] = {terminal.harmless(now.case), found.state, found.status, terminal.harmless(found.why)}
+    end
+  end
+  local function finish()
+    if options.json then return end
+    local width = core.isatty(1) and core.window(1)
+    if width then report.cut_names(lines, true, width) end
+    for _, line in ipairs(report.columns(lines, true)) do print(width and terminal.cut(line, width) or line) end
+    print(sentence(counts, total, path))
+  end
+  return add, finish
+end
 
 function status.main(experiment, options)
   local path = options.csv or options.name .. ".csv"
   local rows = status.load(path)
   if not rows then options.say(("there is no %s yet"):format(path)) end
   local cells = selection.new(experiment, experiment.base.predict_only and "predict" or "run", options)
-  local counts, names, lines = {}, status.names(experiment), {{"case", "state", "status", "why"}}
+  local names = status.names(experiment)
+  local add, finish = reporter(path, cells:count(), options)
   status.each(cells, function(now, one)
-    local found = status.of_row(now, rows, names)
-    note(counts, found)
-    if options.json then
-      found.case, found["repeat"], found.cell = one.name, one.repeat_number, now.cell
-      io.stdout:write(report.json(found, COLUMNS), "\n")
-    elseif found.state ~= "done" or cells:count() <= 40 then
-      lines[#lines + 1] = {one.name, found.state, found.status, found.why}
-    end
+    add({case = one.name, ["repeat"] = one.repeat_number, cell = now.cell}, status.of_row(now, rows, names))
   end)
-  if options.json then return 0 end
-  for _, line in ipairs(report.columns(lines, true)) do print(line) end
-  print(sentence(counts, cells:count(), path))
+  finish()
+  return 0
+end
+
+-- The same of a file alone: of the cells that have rows, and of those that a sweep is at. What no row tells of, such as
+-- missing cells, only a script knows.
+function status.of_file(path, options)
+  local rows, seen, list = status.load(path), {}, {}
+  local notes, board = running(path)
+  if not rows and not board then
+    error(util.failure(("there is no %s, and no sweep that writes it"):format(path), "file"), 0)
+  end
+  for _, values in ipairs(rows and rows.list or {}) do
+    list[#list + 1] = {values, state_of(values)}
+    seen[values.case] = true
+  end
+  for _, name in ipairs(util.sorted_keys(notes)) do
+    if not seen[name] then list[#list + 1] = {{case = name}, {state = "running", status = "", why = notes[name]}} end
+  end
+  local add, finish = reporter(path, #list, options)
+  for _, one in ipairs(list) do add(one[1], one[2]) end
+  finish()
+  if board then options.say(screen.headline(board, os.time())) end
   return 0
 end
 
