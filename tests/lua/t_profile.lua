@@ -1,32 +1,71 @@
--- memtide profile: the time of each op of real steps, rolled up by layer, beside the machine's roof.
+-- Where the time of a step goes: every op has its time, its cost by the one rule, and its layer.
 local tap = dofile "tests/tap.lua"
+local cell = require "memtide.net.cell"
 local mt = require "memtide"
-local first_cell = require "memtide.cli.first_cell"
 local profile = require "memtide.net.profile"
 local nn, optim = mt.nn, mt.optim
 
-local experiment = mt.experiment{
-  name = "timed", input = {3, 16, 16}, classes = 10, batch = 8,
-  model = nn.Sequential{nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 14 * 14, 10)},
-  loss = nn.CrossEntropyLoss(), optimizer = optim.Adam{lr = 1e-3}, accumulate = 2, steps = 3, warmup = 1,
-}
-local first = first_cell(experiment, {set = {}, say = function() end})
-local roof = profile.roof(first)
-tap.ok(roof.flops > 1e8, "operations a second were measured", roof.flops)
-tap.ok(roof.bytes > 1e8, "and bytes a second", roof.bytes)
-
-local found = profile.measure(first, roof)
-tap.is(found.steps, 3, "as many steps as the script says")
-local sum, kinds, flops = 0, {}, 0
-for _, op in ipairs(found.ops) do
-  sum, kinds[op.kind] = sum + op.seconds, true
-  flops = flops + (op.flops or 0)
-  tap.ok(op.seconds >= 0 and op.seconds_min <= op.seconds_p90, ("op %d, %s: its times are in order"):format(op.op, op.kind))
+local function compiled(more)
+  local all = {name = "profile", input = {3, 12, 12}, classes = 10, batch = 4, loss = nn.CrossEntropyLoss(), steps = 5,
+    model = nn.Sequential{nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(800, 10)}, optimizer = optim.Adam{lr = 1e-3}}
+  for key, value in pairs(more or {}) do all[key] = value end
+  return cell.compile(cell.build(mt.experiment(all):cells()[1]))
 end
-tap.near(found.ops_seconds, sum, 1e-12, "all ops are the sum of each")
-tap.ok(kinds.conv2d and kinds.conv2d_dw and kinds.linear and kinds.adam, "ops of all phases were timed")
--- forward, dw and dx of two micro-batches of 8; the first layer's input needs no gradient
-local conv, linear = 2 * 8 * 16 * 14 * 14 * 27, 2 * 8 * 16 * 14 * 14 * 10
-tap.ok(flops >= 2 * (2 * conv + 3 * linear), "their operations are those of two micro-batches", flops)
-tap.ok(found.step.seconds > 0 and found.step.seconds_min <= found.step.seconds_p90, "steps were timed as a whole")
+
+-- ---- the roof is no less than what was seen of the machine
+local one = compiled()
+local roof = profile.roof(one)
+tap.ok(roof.flops > 1e7 and roof.flops < 1e16, "operations per second", roof.flops)
+tap.ok(roof.bytes > 1e7 and roof.bytes < 1e15, "bytes per second", roof.bytes)
+tap.has(roof.flops_source, "matrices in fp32", "of a product in the step's type")
+tap.has(profile.roof(compiled{precision = "amp_bf16"}).flops_source, "matrices in bf16", "whatever the precision calls it")
+
+-- ---- every op
+local found = profile.measure(one, roof)
+local ops, flops, bytes, seconds, path = one.program:ops(), 0, 0, 0, {}
+tap.is(#found.ops, #ops, "each op of the program")
+local wrong = 0
+for i, op in ipairs(found.ops) do
+  flops, bytes, seconds, path[op.layer] = flops + op.flops, bytes + op.bytes, seconds + op.seconds, op.phase
+  if op.kind ~= ops[i].kind or op.path ~= ops[i].path or op.op ~= i - 1 then wrong = wrong + 1 end
+  if op.kind == "view" and op.seconds_p90 > 0 then wrong = wrong + 1 end
+  if op.seconds_min > op.seconds or op.seconds > op.seconds_p90 then wrong = wrong + 1 end
+  if op.seconds > 0 and math.abs(op.flops_per_s * op.seconds - op.flops) > 1e-6 * op.flops then wrong = wrong + 1 end
+  if op.seconds > 0 then
+    local least = math.max(op.flops / roof.flops, op.bytes / roof.bytes)
+    if math.abs(op.roof_share * op.seconds - least) > 1e-9 * least then wrong = wrong + 1 end
+  end
+end
+tap.is(wrong, 0, "has its name, times in order, and rates that follow from time and cost")
+local step_flops, step_bytes = one.program:cost()
+tap.near(flops, step_flops, 1e-6 * step_flops, "their operations are the step's")
+tap.near(bytes, step_bytes, 1e-6 * step_bytes, "and their bytes")
+tap.near(found.ops_seconds, seconds, 1e-12, "their times add up")
+tap.ok(seconds > 0 and found.step.seconds > 0 and seconds < 20 * found.step.seconds and found.step.seconds < 20 * seconds,
+  "to about the step's time", ("%g and %g"):format(seconds, found.step.seconds))
+tap.ok(found.timing_seconds >= 0 and found.timing_seconds < 1e-4, "of which the timing itself is taken off")
+for _, name in ipairs{"0", "3", "loss"} do tap.ok(path[name], ("ops belong to %s"):format(name)) end
+tap.ok(not path["0.weight"] and not path["3.bias"], "the update of a parameter belongs to its layer")
+tap.is(path["0"] .. path["3"], "updateupdate", "as its last phase")
+
+-- ---- micro-batches
+local many = compiled{accumulate = 3}
+local of_many, times = profile.measure(many, roof), {}
+flops = 0
+for _, op in ipairs(of_many.ops) do
+  flops, times[op.phase] = flops + op.flops, op.times
+end
+tap.is(times.forward .. " " .. times.update, "3 1", "the body runs for each, the update once")
+tap.near(flops, (many.program:cost()), 1e-6 * flops, "and counts so")
+
+-- ---- without a roof there is no share of it
+local unknown = profile.rates({seconds = 2, flops = 8, bytes = 4}, {flops = 1})
+tap.is(unknown.flops_per_s .. " " .. unknown.bytes_per_s .. " " .. tostring(unknown.roof_share), "4.0 2.0 nil", "rates alone")
+local known = profile.rates({seconds = 2, flops = 8, bytes = 4}, {flops = 8, bytes = 8})
+tap.is(known.roof_share .. " " .. known.bound, "0.5 compute", "the larger one of the two times")
+tap.is(profile.rates({seconds = 2, flops = 1, bytes = 4}, {flops = 8, bytes = 8}).bound, "memory", "bounds it")
+
+-- ---- evaluation
+local eval = profile.measure(compiled{mode = "eval"}, roof)
+for _, op in ipairs(eval.ops) do tap.is(op.phase, "forward", "evaluation is a forward pass: " .. op.kind) end
 tap.done()

@@ -5,6 +5,7 @@ local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local csv = require "memtide.results.csv"
 local options = require "memtide.cli.options"
+local report = require "memtide.results.report"
 local results = require "memtide.results.results"
 local row = require "memtide.sweep.row"
 local samples = require "memtide.results.samples"
@@ -14,13 +15,18 @@ local statuses = require "memtide.results.statuses"
 local util = require "memtide.base.util"
 
 local verify = {words = "FILE.csv [SCRIPT]",
-  text = "whether a file of results is whole and agrees with itself, and with the script", options = {options.PLAN}}
+  text = "whether a file of results is whole and agrees with itself, and with the script", options = {options.PLAN, options.json}}
 local Verify = {}
 Verify.__index = Verify
 
 function Verify:found(path, line, field, format, ...)
   self.findings = self.findings + 1
-  print(util.printable(("%s:%d: %s: %s"):format(path, line, field, format:format(...))))
+  local problem = format:format(...)
+  if self.json then
+    self.list[self.findings] = {file = path, line = line, field = field, problem = problem}
+    return
+  end
+  print(util.printable(("%s:%d: %s: %s"):format(path, line, field, problem)))
 end
 
 function Verify:check_types(path, line, values, list, type_of)
@@ -286,11 +292,16 @@ end
 
 -- Prints what is wrong with the file. experiment: the script's, or nil. Returns the exit status; 1: something is wrong.
 local function examine(path, experiment, given)
-  local self = setmetatable({findings = 0, samples = 0}, Verify)
+  local self = setmetatable({findings = 0, samples = 0, list = {}, json = given.json}, Verify)
   local whole_header = self:read_rows(path)
   if whole_header then self:check_unbuilt(path) end
   if whole_header then self:check_samples(path) end
   if whole_header and experiment and self.findings == 0 then self:check_cells(path, experiment, given) end
+  if self.json then
+    print(report.json({file = path, rows = self.rows, replaced_rows = self.replaced, samples = self.samples,
+      findings = self.list}, {"file", "rows", "replaced_rows", "samples", "findings"}))
+    return self.findings > 0 and 1 or 0
+  end
   local replaced = self.replaced > 0 and (", %d of them replaced by later ones"):format(self.replaced) or ""
   print(("%s: %d rows%s, %d samples: %s"):format(path, self.rows, replaced, self.samples,
     self.findings == 0 and "nothing found" or ("%d found"):format(self.findings)))
