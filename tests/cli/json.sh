@@ -49,6 +49,66 @@ False True 1048576
 True 'marked' 'none'
 True True 1048576" "where cells are named by their settings, these have their types"
 
+# ---- commands about one cell, a file, the machine
+check() { # what; Python that looks at `t`, the objects of out.txt in a list
+    result "$(python3 -c '
+import json, sys
+t = [json.loads(line) for line in open("out.txt", encoding="utf-8")]
+exec(sys.argv[1])
+' "$2" >python.txt 2>&1; echo $?)" "$1"
+    sed 's/^/# /' python.txt
+}
+one="typed.lua --set bias=true -q"
+memtide explain $one --json
+check "explain" '
+(t,) = t
+assert [l["path"] for l in t["layers"]] == ["0", "1"] and t["layers"][0]["output"] == [8, 3], t
+assert sum(c["step_bytes"] for c in t["categories"]) == t["peak_bytes"] and t["batch"] == 8, t
+assert sum(c["hand_bytes"] for c in t["categories"]) == t["hand_bytes"]
+assert t["layers"][0]["counted"] is True and t["parameters"] == 23 and t["host"] == [] and t["counting"] == "outputs"'
+memtide explain $one --json --set framework=pytorch
+check "explain of PyTorch" '
+(t,) = t
+assert t["framework"] == "pytorch" and t["tensors"][0]["bytes"] > 0 and t["estimated"] is False
+assert t["max_memory_reserved"] >= t["max_memory_allocated"] > 0 and t["least_seconds"] > 0'
+memtide dump $one --json
+check "dump" '
+(t,) = t
+assert [o["op"] for o in t["ops"]] == list(range(len(t["ops"])))
+assert {o["phase"] for o in t["ops"]} == {"forward", "backward", "update"} and {o["times"] for o in t["ops"]} == {1, 2}
+names = {b["name"]: b for b in t["buffers"]}
+assert names["0.weight"]["always"] is True and names["0.weight"]["shape"] == [3, 4] and names["0.weight"]["bytes"] == 48
+assert all(0 <= b["first_op"] <= b["last_op"] < len(t["ops"]) and b["aligned_bytes"] >= b["bytes"] for b in t["buffers"])
+assert max(b["offset"] + b["aligned_bytes"] for b in t["buffers"] if not b["host"]) == t["arena_bytes"] == t["peak_bytes"]'
+memtide dump $one --json --network
+check "dump --network" '
+(t,) = t
+assert t["inputs"] == [{"name": "", "shape": [8, 4]}] and t["output"] == [8, 2]
+assert t["layers"][1]["parameters"][0] == {"name": "1.weight", "shape": [2, 3], "elements": 6, "trainable": True}'
+memtide dump $one --json --set framework=pytorch
+check "dump of PyTorch" '
+(t,) = t
+assert t["framework"] == "pytorch" and t["ops"][0]["op"] == 0 and t["buffers"][0]["bytes"] > 0'
+memtide dump $one --json --passes
+is "$status $err" "2 memtide: dump: --passes is text: expected it without --json" "the passes are text"
+memtide devices --json
+check "devices" '
+cpu, gpu = t[0], t[1]
+assert cpu["device"] == "cpu" and cpu["available"] is True and cpu["memory_total_bytes"] > 1 << 20 and cpu["threads"] == 1
+assert isinstance(cpu["emulated"], list) and gpu["device"] == "cuda:0"
+assert gpu["available"] or gpu["reason"]'
+memtide verify typed.csv --json
+check "verify" '
+(t,) = t
+assert t["file"] == "typed.csv" and t["rows"] == 4 and t["findings"] == [], t'
+sed 's/,ok,/,fine,/' typed.csv >wrong.csv
+memtide verify wrong.csv --json
+is $status 1 "what is found is told by the exit status"
+check "and listed" '
+(t,) = t
+assert len(t["findings"]) == 4 and t["findings"][0]["line"] == 2 and t["findings"][0]["field"] == "status", t
+assert "found \"fine\"" in t["findings"][0]["problem"]'
+
 cat >bytes.lua <<'LUA'
 local mt = require "memtide"
 local nn = mt.nn

@@ -17,8 +17,22 @@ local status = {}
 
 local function key(...) return table.concat({...}, "\0") end
 
+-- Without rows of cells that could not be built if the same cell, built, has a row, too: as memtide merge
+local function without_unbuilt(list)
+  local built, out = {}, {}
+  local function settings_of(values) return key((values.cell or ""):match("^[^-]*"), values["repeat"] or "") end
+  for _, values in ipairs(list) do
+    if not cell.is_unbuilt(values.cell or "") then built[settings_of(values)] = true end
+  end
+  for _, values in ipairs(list) do
+    if not cell.is_unbuilt(values.cell or "") or not built[settings_of(values)] then out[#out + 1] = values end
+  end
+  return out
+end
+
 -- The rows of a file: by_cell, by_settings (the first part of the cell's id) and by_case, where of two rows the later
--- counts; `list` has them in the order in which their cells first occur; `columns`: those of the file. nil: no file.
+-- counts; `list` has the current ones in the order in which their cells first occur; `columns`: those of the file. nil: no
+-- file.
 function status.load(path)
   local file = io.open(path, "rb")
   if not file then return nil end
@@ -33,6 +47,7 @@ function status.load(path)
     rows.by_settings[key((values.cell or ""):match("^[^-]*"), number)] = values
     rows.by_case[key(values.case or "", number)] = values
   end)
+  rows.list = without_unbuilt(rows.list)
   return rows
 end
 
