@@ -153,7 +153,8 @@ local function mark(lines)
   local fastest, seen = {}, {}
   for _, line in ipairs(lines) do
     local case = line.case or ""
-    if line.rank and line.rank < (fastest[case] or 1 / 0) then line.best, fastest[case] = true, line.rank end
+    line.best = line.rank ~= nil and line.rank < (fastest[case] or 1 / 0)
+    if line.best then fastest[case] = line.rank end
     local step = ("%s %d %d %d"):format(case, line.batch, line.effective_batch, line.bytes or 0)
     line.idle, seen[step] = seen[step] or false, true
   end
