@@ -101,6 +101,10 @@ local function print_head(cell, found, roof)
     found.steps, estimate.show(found.timing_seconds)))
 end
 
+local function spread(found)
+  return ("%s ms (least %s, nine of ten below %s)"):format(ms(found.seconds), ms(found.seconds_min), ms(found.seconds_p90))
+end
+
 local ABOVE = "above 100 % of the roof: a cache holds the bytes, or the op needs fewer operations than the plain product that is "
   .. "counted (Winograd)"
 
@@ -117,9 +121,9 @@ local function print_sums(found)
   print(("\nall ops   %s ms: %s%s"):format(ms(found.ops_seconds), table.concat(words, ", "),
     roof > 0 and ("; at the roof %s (%s %%)"):format(ms(roof), percent(roof / found.ops_seconds)) or ""))
   local step = found.step
-  print(("the step  %s ms (least %s, nine of ten below %s): %+.3f ms, %+.1f %%, beside its ops"):format(ms(step.seconds),
-    ms(step.seconds_min), ms(step.seconds_p90), 1e3 * (step.seconds - found.ops_seconds),
-    100 * (step.seconds - found.ops_seconds) / step.seconds))
+  local between = step.seconds - found.ops_seconds
+  print(("the step  %s; %+.3f ms, %+.1f %%, beside all ops"):format(spread(step), 1e3 * between, 100 * between / step.seconds))
+  print(("op by op  %s"):format(spread(found.timed)))
   if above then print(ABOVE) end
 end
 
@@ -130,7 +134,7 @@ local OP = {"op", "kind", "layer", "path", "phase", "recomputed", "times", "seco
 local LAYER = {"path", "kind", "seconds", "forward_seconds", "backward_seconds", "update_seconds", "flops", "bytes",
   "flops_per_s", "bytes_per_s", "roof_share"}
 local FIELDS = {"experiment", "case", "device", "device_name", "threads", "batch", "precision", "steps", "step_seconds",
-  "step_seconds_min", "step_seconds_p90", "ops_seconds", "timing_seconds", "roof", "layers", "ops"}
+  "step_seconds_min", "step_seconds_p90", "timed_step_seconds", "ops_seconds", "timing_seconds", "roof", "layers", "ops"}
 
 local function chosen(one, names)
   local out = {}
@@ -142,7 +146,8 @@ local function json_of(cell, found, roof, rows)
   local object = {experiment = cell.experiment.name, case = cell.name, device = cell.values.device,
     device_name = found.device.name, threads = found.device.threads, batch = cell.settings.batch,
     precision = cell.settings.precision, steps = found.steps, step_seconds = found.step.seconds,
-    step_seconds_min = found.step.seconds_min, step_seconds_p90 = found.step.seconds_p90, ops_seconds = found.ops_seconds,
+    step_seconds_min = found.step.seconds_min, step_seconds_p90 = found.step.seconds_p90,
+    timed_step_seconds = found.timed.seconds, ops_seconds = found.ops_seconds,
     timing_seconds = found.timing_seconds, layers = {}, ops = {},
     roof = {flops_per_s = roof.flops, bytes_per_s = roof.bytes, flops_source = roof.flops_source, bytes_source = roof.bytes_source}}
   for i, row in ipairs(rows) do object.layers[i] = chosen(profile.rates(row, roof), LAYER) end
