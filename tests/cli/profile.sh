@@ -16,7 +16,7 @@ memtide profile net.lua
 is $status 0 "a profile"
 is "$err" "memtide: the first of 2 cells: base; choose another with --case or --set" "of the first cell"
 has "$out" "net, base, batch 16, fp32, on " "which it names"
-has "$out" ", 1 threads" "with the threads that run has"
+has "$out" ", 1 thread" "with the threads that run has"
 has "$out" "measured now), " "the roof was measured"
 has "$out" "0.0-2 x 3" "equal blocks are one line"
 has "$out" "all ops " "the sum of the ops"

@@ -94,7 +94,7 @@ end
 local function print_head(cell, found, roof)
   local device, settings = found.device, cell.settings
   print(("%s, %s, batch %d, %s, on %s%s"):format(cell.experiment.name, cell.name, settings.batch, settings.precision,
-    device.name, device.threads and (", %d threads"):format(device.threads) or ""))
+    device.name, device.threads and (", %d thread%s"):format(device.threads, device.threads == 1 and "" or "s") or ""))
   print(("roof: %s GFLOP/s (%s), %s GB/s (%s)"):format(giga(roof.flops), roof.flops_source,
     roof.bytes and giga(roof.bytes) or "?", roof.bytes_source))
   print(("medians of %d steps as a whole and %d op by op, in turns; of each op %s of timing are taken off\n"):format(found.steps,
