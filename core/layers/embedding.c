@@ -1,8 +1,8 @@
 /* Embedding: rows of a table w (V, D), chosen by the network's input, which then holds indices: (N) becomes (N, D),
  * (N, T) becomes (N, T, D). PositionEmbedding: T rows of a table (P, D), from `offset` on, added to each sample
  * (T, D), as GPT does with an Embedding of the numbers 0 to T - 1. Both tables start as PyTorch's: normal. SelectToken:
- * of each sample the step where a token stands first in its indices. FromBytes: the network's
- * input as bytes, of which it makes numbers. */
+ * of each sample the step where a token stands first in its indices. FromBytes: numbers of the network's input, which then
+ * holds bytes. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>

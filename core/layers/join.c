@@ -1,6 +1,7 @@
 /* Concat, Add and Mul (`which`: the op) of branches that read the same input, or of the inputs themselves if there are
- * no branches; `inplace` is for PyTorch's step, where the first value takes the result. Identity, which Contiguous is outside of
- * PyTorch's step. Select and Narrow, which cut a part out, Narrow also every step-th element. Roll. Dimensions are PyTorch's: negative ones count from the end. */
+ * no branches; `inplace` is for PyTorch's step, where the first value takes the result. Identity; and Contiguous, which is the
+ * same but for PyTorch's step. Select and Narrow, which cut a part out, Narrow also every step-th element. Roll. Dimensions
+ * are PyTorch's: negative ones count from the end. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>

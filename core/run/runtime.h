@@ -14,7 +14,8 @@ static inline size_t fed_bytes(const Buf *b) {
 }
 
 /* Fills the values of one micro-batch: x the inputs, one after the other (fed_bytes), t the target (NULL: there is none),
- * each in its shape in PyTorch's order, fp32 (labels: int32, inputs of bytes: these). step counts updates, micro the micro-batches of a step, from 0. Returns an ErrCode. */
+ * each in its shape in PyTorch's order, fp32 (labels: int32, inputs of bytes: these). step counts updates, micro the
+ * micro-batches of a step, from 0. Returns an ErrCode. */
 typedef int FeedFn(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e);
 
 typedef struct StepResult {
@@ -43,9 +44,9 @@ int runtime_close_checked(Runtime *r, Err *e);
  * device name the op; after an error the step's memory is given back. ERR_SCRIPT: a label or index is out of bounds. */
 int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e);
 /* The same step with every op timed by itself: the host waits after each, and sections are neither recorded nor replayed.
- * op_seconds[i] becomes the device's time for op i, the sum over the micro-batches; there is one for each op of the
- * program. out, which must not be NULL, has their sum as its seconds. Each time holds the device's time for timing nothing, which
- * runtime_timing_seconds measures: the median of several. */
+ * op_seconds, one for each op of the program, become the device's times for them, summed over the micro-batches. out must
+ * not be NULL; its seconds are their sum. Each time includes that of timing nothing, which runtime_timing_seconds measures
+ * (the median of several). */
 int runtime_step_timed(Runtime *r, int which, FeedFn *feed, void *arg, bool more, double *op_seconds, StepResult *out,
                        Err *e);
 int runtime_timing_seconds(Runtime *r, double *seconds, Err *e);

@@ -1,7 +1,8 @@
 # memtide new: scripts to start from; which scripts are here; a script that cannot be read.
 . tests/tap.sh
 
-for kind in cnn gpt mlp pytorch; do
+for file in "$ROOT"/experiments/start/*.lua; do
+    kind=$(basename "$file" .lua)
     memtide new "my-$kind" --from $kind
     is $status 0 "$kind: a script is written"
     is "$err" "memtide: wrote my-$kind.lua; next: memtide predict my-$kind.lua" "$kind: and what to type next"

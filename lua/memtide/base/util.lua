@@ -191,6 +191,13 @@ function util.seconds(time)
   return factor and value and factor * value
 end
 
+-- The number of elements of a shape
+function util.product(shape)
+  local n = 1
+  for _, d in ipairs(shape) do n = n * d end
+  return n
+end
+
 -- 12345678 -> "11.8 MiB"
 function util.show_bytes(bytes)
   local names, value, i = {"B", "KiB", "MiB", "GiB", "TiB"}, bytes, 1

@@ -23,11 +23,6 @@ local UNASKED = {cell = true, started_at = true}
 
 -- ---- which columns
 
-local function differs(rows, name)
-  for _, row in ipairs(rows) do if row[name] ~= rows[1][name] then return true end end
-  return false
-end
-
 local function has_column(all, name, what)
   for _, one in ipairs(all) do if one == name then return name end end
   util.fail_usage('show: --%s: the file has no column "%s"%s', what, name, util.meant(name, all))
@@ -48,11 +43,11 @@ local function chosen(rows, all, asked)
   for name in (asked and asked .. "," or ""):gmatch "([^,]*)," do names[#names + 1] = has_column(all, name, "columns") end
   if asked then return names end
   local said = {}
-  if differs(rows, "peak_bytes") then said[values_of(rows, "peak_bytes")] = "peak_bytes" end
+  if report.differs(rows, "peak_bytes") then said[values_of(rows, "peak_bytes")] = "peak_bytes" end
   for _, name in ipairs(all) do
     local values = values_of(rows, name)
     said[values] = said[values] or name
-    if name == "status" or differs(rows, name) and not UNASKED[name] and said[values] == name then names[#names + 1] = name end
+    if name == "status" or report.differs(rows, name) and not UNASKED[name] and said[values] == name then names[#names + 1] = name end
   end
   return names
 end

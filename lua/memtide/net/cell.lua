@@ -197,19 +197,13 @@ end
 
 local function sample_of(shape) return table.move(shape, 2, #shape, 1, {}) end
 
-local function product(shape)
-  local n = 1
-  for _, d in ipairs(shape) do n = n * d end
-  return n
-end
-
 -- Raises unless the data have the targets that the loss needs for this output. found: {classes, target} of the data;
 -- place: what the message calls them.
 local function check_targets(self, place, found, output)
   local where, loss, kind = self.experiment.where, self.values.loss, nn.terms(self.values.loss)[1].kind
   local given = found.target and "target = " .. literal.of(found.target)
     or found.classes and "classes = " .. found.classes or "data without targets"
-  local classes, has = nn.of_classes(loss), product(found.target or {})
+  local classes, has = nn.of_classes(loss), util.product(found.target or {})
   local needs, what = self.network:targets()
   if classes and not found.classes then
     util.fail_at(where, "%s: %s needs classes, found %s", place, kind, given)
@@ -236,7 +230,7 @@ local function complete(self, found, output)
   end
   local labels, of_tokens = self.network:targets(), false
   for _, one in ipairs(self.network:inputs()) do
-    of_tokens = of_tokens or one.indices and product(sample_of(one.shape)) == labels
+    of_tokens = of_tokens or one.indices and util.product(sample_of(one.shape)) == labels
   end
   local of_places = output[1] == built_batch(self.values) and (found.classes or output[2]) == output[2]
   if labels ~= 1 and (of_places or not found.classes and of_tokens) then found.target = {labels} end

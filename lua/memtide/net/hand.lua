@@ -13,12 +13,6 @@ local util = require "memtide.base.util"
 
 local hand = {}
 
-local function product(shape)
-  local n = 1
-  for _, d in ipairs(shape) do n = n * d end
-  return n
-end
-
 -- The step's buffers by name: a parameter's buffer has the parameter's name, a layer's output is PATH.y.
 local function by_name(self)
   local found = {}
@@ -50,7 +44,7 @@ function hand.layers(self, counting)
     local output = bufs[layer.path == "" and "y" or layer.path .. ".y"]
     width = output and output.width or width
     rows[i] = {path = layer.path, kind = layer.kind, options = layer.text, shape = layer.out, parameters = n,
-      frozen = frozen, parameter_bytes = bytes, activation_bytes = product(layer.out) * width, counted = counts[i] or false}
+      frozen = frozen, parameter_bytes = bytes, activation_bytes = util.product(layer.out) * width, counted = counts[i] or false}
   end
   return rows
 end

@@ -12,12 +12,6 @@ Round.__index = Round
 local Handle = {__name = "memtide.training"} -- t.generator: what the function has of a training
 Handle.__index = Handle
 
-local function product(shape)
-  local n = 1
-  for _, d in ipairs(shape) do n = n * d end
-  return n
-end
-
 -- Raises unless the round that is being made calls what the planned one calls.
 local function note(self, call)
   local n = #self.calls + 1
@@ -39,7 +33,7 @@ end
 
 -- How many numbers it has; nil: it is no such value.
 local function count_of(value)
-  if is_batch(value) then return product(value:shape()) end
+  if is_batch(value) then return util.product(value:shape()) end
   if type(value) == "string" then return #value // 4 end
   return type(value) == "table" and #value or nil
 end
@@ -62,7 +56,7 @@ local function input_of(of, x)
       given = x[input.name]
     end
     local what = input.name == "" and "input" or input.name
-    values[input.name] = check_count(of, what, one_batch(given), times * product(input.shape))
+    values[input.name] = check_count(of, what, one_batch(given), times * util.product(input.shape))
   end
   return values[""] or values
 end

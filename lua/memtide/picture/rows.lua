@@ -9,6 +9,7 @@
 -- step, with its 95 % interval where there are samples (low, high), else without. limit: bytes that a cell which did
 -- not fit could have.
 local columns = require "memtide.results.columns"
+local report = require "memtide.results.report"
 local results = require "memtide.results.results"
 local samples = require "memtide.results.samples"
 local stats = require "memtide.results.stats"
@@ -67,14 +68,7 @@ end
 local function varying(list, names)
   local out = {}
   for _, name in ipairs(names) do
-    if columns.is_setting(name) and not DERIVED[name] then
-      for _, row in ipairs(list) do
-        if row[name] ~= list[1][name] then
-          out[#out + 1] = name
-          break
-        end
-      end
-    end
+    if columns.is_setting(name) and not DERIVED[name] and report.differs(list, name) then out[#out + 1] = name end
   end
   return out
 end

@@ -95,6 +95,12 @@ function report.summary(row, list)
   return one
 end
 
+-- Do rows, tables by the columns' names, differ in a column?
+function report.differs(rows, name)
+  for _, row in ipairs(rows) do if row[name] ~= rows[1][name] then return true end end
+  return false
+end
+
 -- The places of those columns whose values are not the same in all rows. The effective batch is left out if accumulate
 -- is the same in all rows; a cell that could not be built has no model, which is no difference.
 local function varying(rows)
