@@ -197,7 +197,7 @@ is "$(grep -c 'could not read it' safe.csv)" 1 "and confined"
 rm safe.*
 one="--case batch=2"
 for command in "run --in-process $one" "predict $one" "status $one" "fit --set batch=2 --memory 1GiB" "explain $one" \
-    "dump $one" "cells $one"; do
+    "profile $one" "dump $one" "cells $one"; do
     memtide --safe $command box/sweep.lua
     is "$status $(echo "$err" | grep -c door)" "0 0" "memtide --safe $command"
     memtide $command box/sweep.lua

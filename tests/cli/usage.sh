@@ -105,7 +105,7 @@ fails 66 'cannot write to /nowhere/x.csv: No such file' "explain to no folder" e
 # ---- output that cannot be written
 if [ -w /dev/full ]; then
     for words in "run -q x.lua --csv -" "run -q x.lua --json" "predict x.lua" "dump x.lua" "dump x.lua --plan" \
-        "explain x.lua" "explain x.lua --csv -" "devices" "help" "--version" \
+        "explain x.lua" "explain x.lua --csv -" "profile x.lua" "profile x.lua --csv -" "devices" "help" "--version" \
         "-i"; do
         status=0
         echo "print(1)" | "$MEMTIDE" $words >/dev/full 2>err.txt || status=$?

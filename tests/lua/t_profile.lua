@@ -1,8 +1,11 @@
 -- Where the time of a step goes: every op has its time, its cost by the one rule, and its layer.
 local tap = dofile "tests/tap.lua"
+local cards = require "memtide.net.cards"
 local cell = require "memtide.net.cell"
+local core = require "memtide.core"
 local mt = require "memtide"
 local profile = require "memtide.net.profile"
+local util = require "memtide.base.util"
 local nn, optim = mt.nn, mt.optim
 
 local function compiled(more)
@@ -19,6 +22,37 @@ tap.ok(roof.flops > 1e7 and roof.flops < 1e16, "operations per second", roof.flo
 tap.ok(roof.bytes > 1e7 and roof.bytes < 1e15, "bytes per second", roof.bytes)
 tap.has(roof.flops_source, "matrices in fp32", "of a product in the step's type")
 tap.has(profile.roof(compiled{precision = "amp_bf16"}).flops_source, "matrices in bf16", "whatever the precision calls it")
+local peaks_of = cards.peaks
+cards.peaks = function() return {fp32 = 7, bf16 = 9, bytes = 11} end
+local card = profile.roof(compiled{precision = "amp_bf16"})
+cards.peaks = peaks_of
+tap.is(card.flops .. " " .. card.bytes, "9 11", "a card's is its data sheet's, in the step's type")
+
+-- ---- timed steps compute what others do
+local x, t = {}, {}
+for i = 1, 2 * 4 * 3 * 12 * 12 do x[i] = math.sin(i) end
+for i = 1, 2 * 4 do t[i] = i % 10 end
+
+-- The losses of four steps, of which timed[i] says how they are run, and weights after them; bytes at the peak and after
+local function trained(more, timed)
+  local self, out = compiled(more), {}
+  local runtime <close> = util.must(core.runtime{programs = {self.program}, seed = 1})
+  for i = 1, 4 do
+    local step = timed[i] and runtime.step_timed or runtime.step
+    out[i] = ("%a"):format((util.must(step(runtime, 1, x, t))))
+  end
+  for _, value in ipairs((runtime:read "3.weight")) do out[#out + 1] = ("%a"):format(value) end
+  local memory = runtime:memory()
+  return table.concat(out, " "), memory.peak.bytes .. " " .. memory.used
+end
+
+for what, more in pairs{accumulation = {accumulate = 2}, checkpointing = {accumulate = 2, checkpoint = "sqrt"},
+  ["loss scaling"] = {accumulate = 2, precision = "amp_fp16"}} do
+  local values, memory = trained(more, {})
+  local timed_values, timed_memory = trained(more, {false, true, false, true})
+  tap.ok(timed_values == values, what .. ": timed steps compute what others do, and so do those after them")
+  tap.is(timed_memory, memory, what .. ": in the same memory")
+end
 
 -- ---- every op
 local found = profile.measure(one, roof)
