@@ -1,6 +1,6 @@
 -- Where samples come from: memory, a file that stays on disk, a compressed one, tar shards; and batches read ahead of
 -- the step. The samples are the same. Compare, on the CPU, device_used_bytes: the memory of the
--- process; and the time of whole runs, as step_ms there is the step without its batch. docs/lua.md has a table.
+-- process; and the time of whole runs, as step_ms there is the step without its batch. docs/data.md has a table.
 --   memtide run experiments/loading.lua -- MIB FOLDER    once, it writes as much random data (64) into FOLDER (loading)
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim

@@ -33,7 +33,7 @@ from fuzz_networks import Spec, build, chain, layer, lua, output_of, pair, scrip
 
 EMBEDDED, CHUNK = 0.4, 25
 MASK = (1 << 64) - 1
-REFUSED = ["normalises (N, C), (N, C, L) or (N, C, H, W), found"]  # by memtide alone: see docs/lua.md
+REFUSED = ["normalises (N, C), (N, C, L) or (N, C, H, W), found"]  # by memtide alone: see docs/layers.md
 
 
 # ---- numbers: see fuzz.lua
