@@ -51,6 +51,9 @@ static int fill_sizes(const Layer *l, const char *option, int at, int64_t elemen
                                shape_text(&l->in, text));
         else product *= out->dim[at + k] = size;
     }
+    if (open && elements % product != 0)
+        return layer_error(l, e, "%s: there is no size for -1: the other sizes multiply to %" PRId64 ", which does not divide %" PRId64
+                           ": input %s", option, product, elements, shape_text(&l->in, text));
     if (open) product *= *open = elements / product;
     out->rank = at + (int)n;
     if (product == elements) return OK;

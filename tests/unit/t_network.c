@@ -253,7 +253,7 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
     {"Flatten(2, 1)", NULL, IMAGE, "expected dimensions of an input of 4, found 2 to 1"},
     {"Unflatten(0, 2:1)", NULL, IMAGE, "dim must be between 1 and 3 (0 is the batch), found 0"},
     {"Unflatten(1, 3:2)", NULL, {2, {2, 3}}, "unflattened_size: 2 at place 1 does not fit an input of (2, 3)"},
-    {"Unflatten(1, 2:-1)", NULL, {2, {2, 3}}, "unflattened_size holds 2 elements, expected 3: input (2, 3)"},
+    {"Unflatten(1, 2:-1)", NULL, {2, {2, 3}}, "unflattened_size: there is no size for -1: the other sizes multiply to 2, which does not divide 3: input (2, 3)"},
     {"Unflatten(1, -1:-1)", NULL, {2, {2, 3}}, "unflattened_size: -1 at place 1 does not fit"},
     {"Unflatten(1, 2:1.5)", NULL, {2, {2, 3}}, "unflattened_size: 1.5 at place 1 does not fit"},
     {"Unflatten(1, 1:1:1:3)", NULL, {2, {2, 3}}, "unflattened_size gives more than 4 dimensions"},
