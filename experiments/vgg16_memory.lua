@@ -1,5 +1,6 @@
 -- VGG16 at 224 x 224: the well-known table of its memory, layer by layer (memtide explain), and the memory of a
--- training step (memtide predict). 138,357,544 parameters. Running it on a CPU takes hours: predict it.
+-- training step (memtide predict), and what articles claim of it (memtide run). 138,357,544 parameters. Its steps are predicted and not
+-- run: on a CPU they would take hours.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 
@@ -32,6 +33,14 @@ return mt.experiment{
     {"batch", {1, 16, 64}},
     {"precision", {"fp32", "amp_bf16"}},
     {"checkpoint", {"none", "sqrt", "all"}},
+  },
+  claims = {
+    {claim = "the backward pass about doubles the intermediates", source = "the table of VGG16", of = "activations_bytes",
+      ratio = {{batch = 64, precision = "fp32", checkpoint = "none", of = {"activations_bytes", "activation_gradients_bytes"}},
+        {batch = 64, precision = "fp32", checkpoint = "none"}}, expect = 2, tolerance = 0.2},
+    {claim = "mixed precision about halves the memory", source = "mixed precision", of = "predicted_peak_bytes",
+      ratio = {{batch = 64, precision = "amp_bf16", checkpoint = "none"},
+        {batch = 64, precision = "fp32", checkpoint = "none"}}, expect = 0.5, tolerance = 0.2},
   },
   predict_only = true,
 }

@@ -55,14 +55,17 @@ local function conclude(judge, given)
   else
     local put = given.csv == "-" and given.say or print
     if given.csv ~= "-" then print() end
-    for _, line in ipairs(report.columns(claims.lines(verdicts))) do put(line) end
+    local lines = claims.lines(verdicts)
+    for _, line in ipairs(given.markdown and report.markdown(lines, {true, true, true, true, true}) or report.columns(lines, true)) do
+      put(line)
+    end
   end
   return claims.status(verdicts)
 end
 
--- Runs or predicts every cell; purpose: "run" or "predict". Returns the exit status.
-function run.all(experiment, purpose, given)
-  local judged = purpose == "run" and #experiment.claims > 0 and not given.no_claims
+-- Runs or predicts every cell; purpose: "run" or "predict"; judges: are the script's claims judged? Returns the exit status.
+function run.all(experiment, purpose, given, judges)
+  local judged = judges and #experiment.claims > 0 and not given.no_claims
   local judge = judged and not given.shard and claims.judge(experiment) -- one part has not all rows
   given.seen = judge and function(values) judge:row(values) end
   local found = sweep.run(experiment, purpose, given)
@@ -79,12 +82,12 @@ function run.run(experiment, given)
   local name = given.name
   if experiment.base.predict_only and not given.dry_run then
     given.say("the experiment says predict_only: nothing is computed")
-    return run.all(experiment, "predict", given)
+    return run.all(experiment, "predict", given, true)
   end
   given.csv = given.csv or given.shard and shards.path(name, given.shard) or name .. ".csv"
   if given.dry_run then return preview.main(experiment, given) end
   if given["until"] then given.costs = preview.costs(experiment, given) end
-  return run.all(experiment, "run", given)
+  return run.all(experiment, "run", given, true)
 end
 
 return run

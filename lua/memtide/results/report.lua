@@ -140,10 +140,29 @@ local function any(rows, holds)
   return false
 end
 
--- {head =, words = is it text?, value = function(row, its number)} of every column. A prediction has no times.
-local function columns_of(rows)
+-- Those of the places whose values the labels do not tell: rows of one label have several.
+local function not_told(rows, places, labels)
+  local out = {}
+  for _, place in ipairs(places) do
+    local of = {}
+    for i, row in ipairs(rows) do
+      local value = csv.text(row.what[place])
+      if of[labels[i]] and of[labels[i]] ~= value then
+        out[#out + 1] = place
+        break
+      end
+      of[labels[i]] = value
+    end
+  end
+  return out
+end
+
+-- {head =, words = is it text?, value = function(row, its number)} of every column. A prediction has no times. narrow: without
+-- the settings that the names of the cases stand for.
+local function columns_of(rows, narrow)
   local base, places, list = rows[1], varying(rows), {}
   local labels = labels_of(rows, places)
+  if narrow and labels then places = not_told(rows, places, labels) end
   local function add(head, words, value) list[#list + 1] = {head = head, words = words, value = value} end
   if labels then add("case", true, function(_, i) return labels[i] end) end
   for _, place in ipairs(places) do
@@ -165,9 +184,9 @@ local function columns_of(rows)
 end
 
 -- Lines of texts, the head first; and the set of columns that are text.
-local function table_rows(rows)
+local function table_rows(rows, narrow)
   local lines, words = {{}}, {}
-  for k, column in ipairs(columns_of(rows)) do
+  for k, column in ipairs(columns_of(rows, narrow)) do
     lines[1][k], words[k] = column.head, column.words
     for i, row in ipairs(rows) do
       lines[i + 1] = lines[i + 1] or {}
@@ -207,16 +226,29 @@ function report.cut_names(lines, left, width)
   for _, line in ipairs(lines) do line[1] = terminal.cut(line[1], room) end
 end
 
--- lines: the head first; words: the set of columns that are text
-function report.print_markdown(lines, words)
-  local rule = {}
+-- A table of Markdown as a list of lines. lines: the head first; words: the set of columns that are text
+function report.markdown(lines, words)
+  local out, rule = {}, {}
   for k in ipairs(lines[1]) do rule[k] = words[k] and ":--" or "--:" end
-  local function put(line) print("| " .. table.concat(line, " | ") .. " |") end
+  local function put(line) out[#out + 1] = "| " .. table.concat(line, " | ") .. " |" end
   for i, line in ipairs(lines) do
-    for k, text in ipairs(line) do line[k] = text:gsub("|", "\\|") end
-    put(line)
+    local cells = {}
+    for k in ipairs(lines[1]) do cells[k] = (line[k] or ""):gsub("|", "\\|") end
+    put(cells)
     if i == 1 then put(rule) end
   end
+  return out
+end
+
+function report.print_markdown(lines, words)
+  for _, line in ipairs(report.markdown(lines, words)) do print(line) end
+end
+
+-- The width of the widest line
+local function width_of(lines, words)
+  local most = 0
+  for _, line in ipairs(report.columns(lines, words)) do most = math.max(most, terminal.width(line)) end
+  return most
 end
 
 -- Prints the table. rows: summaries of the first ones of `count` rows. On a terminal a row is cut to one line, and
@@ -227,6 +259,7 @@ function report.print(rows, count, options)
   local lines, words = table_rows(shown)
   if options.markdown then return report.print_markdown(lines, words) end
   local width = fits and core.window(1)
+  if width and width_of(lines, words) > width then lines, words = table_rows(shown, true) end
   if width and words[1] then report.cut_names(lines, words, width) end
   for i, line in ipairs(report.columns(lines, words)) do
     if width then line = terminal.cut(line, width) end

@@ -2,11 +2,12 @@
 -- another, as a ratio:
 --
 --   {claim = "...", source = "...", of = "peak_bytes", ratio = {a, b}, expect = 0.5, tolerance = 0.2}
---   {claim = "...", of = "step_ms", less = {a, b}}
+--   {claim = "...", of = "step_ms", less = {a, b}, holds_on = "GPUs with tensor cores"}
 --   {claim = "...", of = "loss_last", equal = {a, b}, tolerance = 1e-4}
 --
 -- a and b: the name of a cell or of a case, or a table of settings that only one cell has; the table may have an `of`
--- of its own. of: a column, or a list of columns that are summed. tolerance: relative to what is expected.
+-- of its own. of: a column, or a list of columns that are summed. tolerance: relative to what is expected. holds_on: the
+-- kind of machine for which it is claimed, where the verdict hangs on the machine; it stands beside the verdict.
 local row_columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local literal = require "memtide.base.literal"
@@ -16,7 +17,7 @@ local util = require "memtide.base.util"
 
 local claims = {}
 
-local KEYS = {"claim", "source", "of", "ratio", "less", "equal", "expect", "tolerance"}
+local KEYS = {"claim", "source", "of", "ratio", "less", "equal", "expect", "tolerance", "holds_on"}
 local RELATIONS = {"ratio", "less", "equal"}
 local TIME = "step_ms" -- the column that has samples
 local NO_CLAIM = {step_ms_min = true, step_ms_p90 = true, samples_per_s = true}
@@ -136,7 +137,7 @@ function claims.check(experiment, list, check_list)
     util.check_keys(place, claim, KEYS)
     local relation = relation_of(where, place, claim)
     local self = {claim = check_text(where, place, claim, "claim", true),
-      source = check_text(where, place, claim, "source"), sides = {}}
+      source = check_text(where, place, claim, "source"), holds_on = check_text(where, place, claim, "holds_on"), sides = {}}
     for k, side in ipairs(claim[relation]) do
       local at = ("%s: %s[%d]"):format(place, relation, k)
       self.sides[k] = check_side(experiment, where, at, side, claim.of, columns)
@@ -187,10 +188,12 @@ end
 -- Is a row of this cell among the rows that were kept?
 function Judge:about(cell) return self.ids ~= nil and self.ids[cell] == true end
 
--- What a row without a run has, too
+-- What a row without a run has, too: predictions, and what is alive at the predicted peak
 local PREDICTED = {}
-for _, own in ipairs{false, true} do
-  for _, name in ipairs(row_columns.group("predicted", own)) do PREDICTED[name] = true end
+for _, group in ipairs{"predicted", "peak"} do
+  for _, own in ipairs{false, true} do
+    for _, name in ipairs(row_columns.group(group, own)) do PREDICTED[name] = true end
+  end
 end
 
 -- May the row be judged by these columns? A prediction is whole without a run.
@@ -250,9 +253,10 @@ local function is_of_time(claim)
 end
 
 local function judge_one(self, claim, samples)
-  local out = {claim = claim.claim, source = claim.source, band = claim.band, verdict = "INCONCLUSIVE"}
+  local out = {claim = claim.claim, source = claim.source, band = claim.band, verdict = "INCONCLUSIVE", holds_on = claim.holds_on}
   out.emulated, out.device = emulation(self, claim)
-  out.hardware = is_of_time(claim) or out.emulated ~= nil -- another machine may give another verdict
+  -- another machine may give another verdict
+  out.hardware = is_of_time(claim) or out.emulated ~= nil or claim.holds_on ~= nil
   local a, why_a = value_of(self, claim.sides[1], samples)
   local b, why_b = value_of(self, claim.sides[2], samples)
   if not a or not b then
@@ -298,19 +302,21 @@ function claims.lines(verdicts)
   local lines = {{"claim", "verdict", "claimed", "measured"}}
   for i, found in ipairs(verdicts) do
     lines[i + 1] = {found.claim, verdict_text(found), band_text(found.band), ratio_text(found)}
-    if found.hardware then lines[1][5], lines[i + 1][5] = "depends on", "hardware" end
+    if found.hardware then
+      lines[1][5], lines[i + 1][5] = "depends on", found.holds_on and "hardware: claimed for " .. found.holds_on or "hardware"
+    end
   end
   return lines
 end
 
 -- A verdict as values by name, for report.json
 claims.columns = {"claim", "source", "verdict", "claimed_low", "claimed_high", "ratio", "ratio_low", "ratio_high",
-  "hardware", "emulated", "reason"}
+  "hardware", "holds_on", "emulated", "reason"}
 function claims.values(found)
   local ratio = found.ratio or {}
   return {claim = found.claim, source = found.source, verdict = found.verdict, claimed_low = found.band.low,
     claimed_high = found.band.high, ratio = ratio.median, ratio_low = ratio.low, ratio_high = ratio.high,
-    hardware = found.hardware, emulated = found.emulated, reason = found.reason}
+    hardware = found.hardware, holds_on = found.holds_on, emulated = found.emulated, reason = found.reason}
 end
 
 -- The exit status: a refuted claim counts before inconclusive ones.

@@ -19,6 +19,7 @@ local experiment = {}
 local Experiment = {__name = "memtide.sweep.experiment"}
 Experiment.__index = Experiment
 local names = setmetatable({}, {__mode = "k"}) -- {[experiment] = name}, kept where no script can change it
+local declarations = setmetatable({}, {__mode = "k"}) -- {[experiment] = what the script gave}
 
 -- Keys of the whole experiment and of a case, apart from the settings.
 local COMMON = {"trainings", "round", "model", "model_name", "input", "classes", "target", "loss", "data", "test_data",
@@ -268,7 +269,7 @@ function experiment.new(options)
   self:check_axes(options.sweep, options.cases)
   self:check_combinations(self.where, "experiment")
   self:watch_reads()
-  self.name, names[self] = self.base.name, self.base.name
+  self.name, names[self], declarations[self] = self.base.name, self.base.name, options
   self.claims = claims.check(self, options.claims, axes.check_list)
   return self
 end
@@ -313,6 +314,19 @@ end
 
 -- Sets self.reads, which notes what functions of the settings read, and raises if it is certain already that nothing
 -- reads an axis. Sets self.declared: the experiment as the script declares it, without changes of the command line.
+-- An experiment like this one in which `changes` stand in place of the keys of their names; false: without that key.
+--   local article = require "article"
+--   return article:with{name = "wide", sweep = {{"batch", {64, 128}}}}
+function Experiment:with(changes)
+  if type(changes) ~= "table" then util.fail("experiment:with: expected a table, found a %s", type(changes)) end
+  local options = {}
+  for key, value in pairs(declarations[self]) do options[key] = value end
+  for key, value in pairs(changes) do
+    if value == false and key ~= "monotone" then options[key] = nil else options[key] = value end
+  end
+  return experiment.new(options)
+end
+
 function Experiment:watch_reads()
   self.reads = reads.new(self.where, joined(TOP, CASE, self:own_keys()), own_names(self), meant)
   if not has_functions(self) then self.reads:check_none() end
