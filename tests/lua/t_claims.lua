@@ -110,6 +110,8 @@ do
   rows[1].predicted_peak_bytes = 100
   is({of = "predicted_peak_bytes", less = {"b", "a"}}, "REPRODUCED", "a prediction needs no run", half)
   because({of = bytes, less = {"b", "a"}}, "b: predicted", "what is measured does", half)
+  half.rows[2].activations_bytes, rows[1].activations_bytes = 3, 4
+  is({of = "activations_bytes", ratio = {"b", "a"}, expect = 0.75}, "REPRODUCED", "what is alive at the peak is predicted, too", half)
 end
 because({of = "step_ms", less = {"a", "b"}}, "a: too few samples", "times without samples")
 because({of = "step_ms", less = {"a", "b"}}, "b: too few samples", "or with a few",
@@ -160,6 +162,11 @@ local line = claims.lines{verdict({of = bytes, less = {"b", "a"}}, {rows = wide}
 tap.is(line[2] .. " " .. line[5], "REPRODUCED (bf16 and fp16 are emulated on this GPU) hardware",
   "so does one of bytes, which copies in fp32 may change")
 tap.is(claims.lines{verdict{of = bytes, less = {"b", "a"}}}[1][5], nil, "others depend on nothing")
+
+local meant = verdict{of = bytes, less = {"b", "a"}, holds_on = "GPUs"}
+tap.is(claims.lines{meant}[2][5], "hardware: claimed for GPUs", "a claim on a kind of machine says so")
+tap.is(claims.values(meant).holds_on, "GPUs", "as values, too")
+refused('claims[1]: holds_on: expected text, found true', {less = {"a", "b"}, holds_on = true})
 
 local swept = declare({{claim = "x", of = bytes, less = {"b", "a"}}})
 swept:set("accumulate", {1, 2})

@@ -227,4 +227,17 @@ tap.raises("cases[1]: \"batch\" is an axis of the sweep, too", "a case may not g
     sweep = {{"batch", {1, 2}}}, cases = {{batch = 4}}}
 end)
 
+-- ---- an experiment like another
+do
+  local first = mt.experiment{name = "first", model = mt.nn.Linear(4, 3), input = {4}, classes = 3, batch = 2, rounds = 3,
+    loss = mt.nn.CrossEntropyLoss(), sweep = {{"accumulate", {1, 2}}}}
+  local second = first:with{name = "second", batch = 8, rounds = false, sweep = {{"precision", {"fp32", "bf16"}}}}
+  tap.is(#first:cells() .. " " .. first:cells()[1].values.batch, "2 2", "the first one stays what it is")
+  tap.is(second.name .. " " .. second:cells()[2].values.batch .. " " .. second:cells()[2].values.precision, "second 8 bf16",
+    "the other one has what was changed")
+  tap.is(second.base.rounds, nil, "and lacks what is false")
+  tap.raises(tap.line(1) .. ' experiment: unknown key "batsh"', "a mistake has the line of with", function()
+    first:with{batsh = 8} end)
+  tap.raises("experiment:with: expected a table, found a nil", "nothing", first.with, first)
+end
 tap.done()

@@ -97,14 +97,31 @@ tap.is(measure.warm(timed(9, 1, 1, 1, 1, 1, 1, 1, 1), 2), 2, "the script's warm-
 tap.is(measure.warm(timed(9, 8, 7, 6, 5, 4, 3, 2, 1), 0), nil, "a pace that rises all the time is not steady")
 
 -- ---- which samples count
-local function flagged(...)
-  local out = timed(1, 2, 3, 4)
-  for i, flag in ipairs{...} do out[i].flag = flag end
-  return table.concat(samples.counted(out), " ")
+-- visits: {{flag of each step, ...}, ...}; the times of one visit are 1, 2, 3, ...
+local function counted(visits)
+  local lists, words = {}, {}
+  for i, flags in ipairs(visits) do
+    lists[i] = timed(1, 2, 3, 4, 5, 6, 7)
+    for k, flag in ipairs(flags) do lists[i][k].flag = flag end
+  end
+  local found, count = samples.counted(lists)
+  for i, seconds in ipairs(found) do words[i] = table.concat(seconds, " ") end
+  return ("%s (%d timed, %d disturbed, %d count)"):format(table.concat(words, ", "), count.timed, count.disturbed, count.counted)
 end
-tap.is(flagged("warmup"), "2 3 4", "the warm-up does not count")
-tap.is(flagged("warmup", "steal"), "3 4", "nor does what was disturbed")
-tap.is(flagged("warmup", "steal", "preempted"), "2 3 4", "unless most of it was")
+tap.is(counted{{"warmup"}}, "2 3 4 5 6 7 (6 timed, 0 disturbed, 6 count)", "the warm-up does not count")
+tap.is(counted{{"steal"}}, "2 3 4 5 6 7 (7 timed, 1 disturbed, 6 count)", "nor does what was disturbed")
+tap.is(counted{{"warmup", "steal"}}, "2 3 4 5 6 7 (6 timed, 1 disturbed, 6 count)", "unless fewer than six others remain")
+tap.is(counted{{"steal", "preempted", "steal", "steal"}, {"", "steal", "steal", "steal"}},
+  "5 6 7, 1 5 6 7 (14 timed, 7 disturbed, 7 count)", "the visits of a cell are one: six of all are enough")
+tap.is(counted{{"steal", "steal", "steal", "steal", "steal", "steal", "steal"}, {}},
+  ", 1 2 3 4 5 6 7 (14 timed, 7 disturbed, 7 count)", "and a visit of which nothing counts is no harm")
+tap.is(counted{}, " (0 timed, 0 disturbed, 0 count)", "a cell without visits")
+tap.is(stats.least(), 6, "six values have an interval of 95 %")
+tap.is(samples.told{timed = 9, disturbed = 0, counted = 9, cells = 0}, "0 of 9 timed steps were disturbed", "in words")
+tap.is(samples.told{timed = 9, disturbed = 2, counted = 7, cells = 0}, "2 of 9 timed steps were disturbed and do not count", "left out")
+tap.is(samples.told{timed = 9, disturbed = 5, counted = 9, cells = 1},
+  "5 of 9 timed steps were disturbed and do not count, except in 1 row, where fewer than 6 others remain", "counted all the same")
+tap.is(samples.told{timed = 0, disturbed = 0, counted = 0, cells = 0}, nil, "nothing timed, nothing told")
 
 local quiet = {seconds = 0.1, preempted = 2, steal_ms = 0, cpu_mhz = 3000, gpu_mhz = 1900, gpu_throttle = "power"}
 local best = {cpu_mhz = 3500, gpu_mhz = 1980}

@@ -47,9 +47,8 @@ function run.check(given)
 end
 
 -- Prints the verdicts on the script's claims; returns their exit status.
-local function conclude(judge, given)
-  local function wanted(id) return judge:about(id) end
-  local verdicts = judge:verdicts(given.csv ~= "-" and samples.read(given.csv, wanted) or nil)
+local function conclude(judge, given, index)
+  local verdicts = judge:verdicts(index)
   if given.json then
     for _, one in ipairs(verdicts) do print(report.json(claims.values(one), claims.columns)) end
   else
@@ -63,18 +62,41 @@ local function conclude(judge, given)
   return claims.status(verdicts)
 end
 
--- Runs or predicts every cell; purpose: "run" or "predict"; judges: are the script's claims judged? Returns the exit status.
-function run.all(experiment, purpose, given, judges)
-  local judged = judges and #experiment.claims > 0 and not given.no_claims
+-- ---- how many steps were disturbed
+
+local MOST = 1000 -- rows of which it is told: a sweep's memory does not grow with its cells
+
+-- To be called with every row: keeps what tells the row's samples from others. measured: a list, and a set of cells' ids
+local function note(measured, row)
+  if not row.steps or #measured > MOST then return end
+  measured[#measured + 1] = {cell = row.cell, ["repeat"] = row["repeat"], version = row.version}
+  measured.ids[row.cell] = true
+end
+
+local function tell_disturbed(measured, index, given)
+  local told = index and #measured <= MOST and samples.told(index:disturbed(measured))
+  if told then given.say(told) end
+end
+
+-- Runs or predicts every cell; purpose: "run" or "predict"; judged: are the script's claims judged? Returns the exit status.
+function run.all(experiment, purpose, given, judged)
+  judged = judged and #experiment.claims > 0 and not given.no_claims
   local judge = judged and not given.shard and claims.judge(experiment) -- one part has not all rows
-  given.seen = judge and function(values) judge:row(values) end
+  local measured = {ids = {}}
+  function given.seen(row)
+    note(measured, row)
+    if judge then judge:row(row) end
+  end
   local found = sweep.run(experiment, purpose, given)
   if given.csv ~= "-" and not given.json then report.print(found.rows, found.count, given) end
+  local function wanted(id) return measured.ids[id] or judge and judge:about(id) end
+  local index = measured[1] and given.csv ~= "-" and samples.read(given.csv, wanted) or nil
+  tell_disturbed(measured, index, given)
   if found.resumed > 0 then
     local text = "%d of %d cells were in %s already; remove the file to start over"
     given.say(text:format(found.resumed, found.count, given.csv))
   end
-  local claimed = judge and conclude(judge, given) or 0
+  local claimed = judge and conclude(judge, given, index) or 0
   return found.failed and 1 or claimed
 end
 

@@ -215,18 +215,31 @@ end
 
 -- ---- samples: they must give the steps and the median of their row
 
--- The lists of seconds that the row may have been computed from. For each visit that began when the row says: all its
--- steps after the warm-up, and the samples of all visits until then that count. See measure.lua.
+-- The seconds that counted in earlier versions: of each visit those that nothing disturbed, or all where these are fewer
+-- than half.
+local function counted_before(visits)
+  local out = {}
+  for i, visit in ipairs(visits) do
+    local good, all = {}, {}
+    for _, sample in ipairs(visit) do
+      if sample.flag ~= "warmup" then all[#all + 1] = sample.seconds end
+      if sample.flag == "" then good[#good + 1] = sample.seconds end
+    end
+    out[i] = 2 * #good >= #all and good or all
+  end
+  return out
+end
+
+-- The lists of seconds that the row may have been computed from. For each visit that began when the row says: the samples
+-- of all visits until then that count, as now and as before; and all its own, as before of runs without rounds.
 local function seconds_of(visits, started_at)
-  local lists, all = {}, {}
+  local lists, seen = {}, {}
   for _, visit in ipairs(visits) do
-    local counted = samples.counted(visit)
-    table.move(counted, 1, #counted, #all + 1, all)
+    seen[#seen + 1] = visit
     if visit.started_at == started_at then
       local own = {}
       for _, sample in ipairs(visit) do if sample.flag ~= "warmup" then own[#own + 1] = sample.seconds end end
-      lists[#lists + 1] = own
-      lists[#lists + 1] = table.move(all, 1, #all, 1, {})
+      table.move({own, samples.joined((samples.counted(seen))), samples.joined(counted_before(seen))}, 1, 3, #lists + 1, lists)
     end
   end
   return lists

@@ -599,7 +599,7 @@ function cell.run(self, progress)
   if self.eval and out.status == "ok" then out.accuracy = test_accuracy(self, runtime, self.eval) end
   local more, more_reason, more_code = run.more()
   if not more then return failed(more_reason, more_code) end
-  out.seconds = measure.seconds(self, run.samples)
+  out.seconds = measure.seconds(run.samples)
   local closed, left = scope:finish()
   if not closed then out.status, out.reason = "error", left end
   return out

@@ -2,6 +2,7 @@
 -- table of rows, which sorts and filters.
 local claims = require "memtide.sweep.claims"
 local columns = require "memtide.results.columns"
+local samples = require "memtide.results.samples"
 local statuses = require "memtide.results.statuses"
 local svg = require "memtide.picture.svg"
 local theme = require "memtide.picture.theme"
@@ -165,6 +166,7 @@ local function what_ran(facts)
   add("libraries", values_of(rows, "driver"))
   add("version", values_of(rows, "version"))
   add("when", times_of(rows))
+  add("times", facts.samples and samples.told(facts.samples:disturbed(rows)) or "")
   add("seeds", values_of(rows, "seed"))
   if #facts.varying > 0 then add("what varies", table.concat(facts.varying, ", ")) end
   return table_of(lines)

@@ -87,13 +87,7 @@ function measure.run(self, step, device, progress)
   return {samples = list, losses = losses, more = more}
 end
 
--- The seconds that the row's times are computed from: the samples that count, or all steps after the warm-up if the
--- script does not ask for reliable times.
-function measure.seconds(self, list)
-  if measure.holds(self.experiment.base) then return (samples.counted(list)) end
-  local out = {}
-  for i = self.warmup + 1, #list do out[#out + 1] = list[i].seconds end
-  return out
-end
+-- The seconds of one visit that its row's times are computed from
+function measure.seconds(list) return (samples.counted{list})[1] end
 
 return measure

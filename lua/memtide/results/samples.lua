@@ -92,15 +92,29 @@ end
 
 -- ---- reading
 
--- Seconds of the samples that count. If more than half of those after the warm-up are flagged, all of them count: a
--- disturbed time is better than none. Second value: how many after the warm-up are flagged.
-function samples.counted(list)
-  local good, all = {}, {}
-  for _, sample in ipairs(list) do
-    if sample.flag ~= "warmup" then all[#all + 1] = sample.seconds end
-    if sample.flag == "" then good[#good + 1] = sample.seconds end
+-- Seconds of the samples that count, of all visits of a cell: {{seconds, ...} of each visit, ...}. What was disturbed does
+-- not count, unless so few others remain that their median has no interval: a disturbed time is better than none. Second
+-- value: {timed = after the warm-up, disturbed = those of them with a flag, counted = those that count}.
+function samples.counted(visits)
+  local good, all, count = {}, {}, {timed = 0, disturbed = 0}
+  for i, list in ipairs(visits) do
+    good[i], all[i] = {}, {}
+    for _, sample in ipairs(list) do
+      if sample.flag ~= "warmup" then all[i][#all[i] + 1] = sample.seconds end
+      if sample.flag == "" then good[i][#good[i] + 1] = sample.seconds end
+    end
+    count.timed, count.disturbed = count.timed + #all[i], count.disturbed + #all[i] - #good[i]
   end
-  return 2 * #good >= #all and good or all, #all - #good
+  local enough = stats.rank(count.timed - count.disturbed) ~= nil
+  count.counted = enough and count.timed - count.disturbed or count.timed
+  return enough and good or all, count
+end
+
+-- The times of all visits in one list
+function samples.joined(visits)
+  local out = {}
+  for _, seconds in ipairs(visits) do table.move(seconds, 1, #seconds, #out + 1, out) end
+  return out
 end
 
 local Index = {}
@@ -148,9 +162,31 @@ function Index:visits(row) return self.of[key_of(row.cell, row["repeat"], row.ve
 function Index:rounds(rows)
   local out = {}
   for _, row in ipairs(rows) do
-    for _, visit in ipairs(self:visits(row)) do out[#out + 1] = (samples.counted(visit)) end
+    for _, seconds in ipairs((samples.counted(self:visits(row)))) do out[#out + 1] = seconds end
   end
   return out
+end
+
+-- How much was disturbed while these rows were measured: {timed, disturbed, counted}, summed up; cells: how many rows had
+-- so few others that disturbed times count, too.
+function Index:disturbed(rows)
+  local out = {timed = 0, disturbed = 0, counted = 0, cells = 0}
+  for _, row in ipairs(rows) do
+    local _, count = samples.counted(self:visits(row))
+    for name, value in pairs(count) do out[name] = out[name] + value end
+    if count.counted > count.timed - count.disturbed then out.cells = out.cells + 1 end
+  end
+  return out
+end
+
+-- The same in words; nil: nothing was timed.
+function samples.told(count)
+  if count.timed == 0 then return nil end
+  local text = ("%d of %d timed steps were disturbed"):format(count.disturbed, count.timed)
+  if count.disturbed == 0 then return text end
+  if count.cells == 0 then return text .. " and do not count" end
+  return ("%s and do not count, except in %d row%s, where fewer than %d others remain"):format(text, count.cells,
+    count.cells == 1 and "" or "s", stats.least())
 end
 
 function Index:interval(rows) return stats.interval(self:rounds(rows)) end

@@ -28,6 +28,13 @@ function stats.rank(n, confidence)
   return k > 0 and k or nil
 end
 
+-- The least number of values that have an interval
+function stats.least(confidence)
+  local n = 1
+  while not stats.rank(n, confidence) do n = n + 1 end
+  return n
+end
+
 -- values -> {median, low, high, n}; low and high are nil if there are too few values for an interval
 local function of_values(values)
   local sorted = stats.sorted(values)

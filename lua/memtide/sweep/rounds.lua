@@ -59,7 +59,7 @@ local function state_of(self, row)
   if not self.of[key] then
     local state = {visits = {}, spent = 0, last = 0}
     for _, visit in ipairs(self.before and self.before:visits(row) or {}) do
-      state.visits[#state.visits + 1] = (samples.counted(visit))
+      state.visits[#state.visits + 1] = visit
       state.last = math.max(state.last, visit.round)
       for _, sample in ipairs(visit) do state.spent = state.spent + sample.seconds end
     end
@@ -79,7 +79,7 @@ end
 local function enough(base, state)
   if state.spent >= (base.time_limit or measure.TIME_LIMIT) or #state.visits >= MOST then return true end
   if #state.visits < (base.rounds or 1) then return false end
-  local width = stats.half_width(stats.interval(state.visits))
+  local width = stats.half_width(stats.interval((samples.counted(state.visits))))
   return not base.confidence or width ~= nil and width <= base.confidence
 end
 
@@ -88,16 +88,14 @@ end
 function Rounds:visited(k, row, list, begun)
   assert(self.holds)
   local state, key = state_of(self, row)
-  state.visits[#state.visits + 1] = (samples.counted(list))
+  state.visits[#state.visits + 1] = list
   state.spent = state.spent + core.clock() - begun
   if not enough(self.base, state) then
     self.again[#self.again + 1] = k
     return nil
   end
-  local all = {}
-  for _, seconds in ipairs(state.visits) do table.move(seconds, 1, #seconds, #all + 1, all) end
   self.of[key] = nil
-  return all
+  return samples.joined((samples.counted(state.visits)))
 end
 
 return rounds
