@@ -11,13 +11,14 @@ fails() { # status, part of the message, what, arguments...
 }
 
 # ---- pictures of a step
+line=$(grep -n 'wrapped(nn.Conv2d(3, width' "$SCRIPT" | cut -d: -f1)
 for kind in tide arena alive; do
     memtide plot $kind "$SCRIPT" --quiet -o $kind.svg
     is "$status$err$out" 0 "$kind: written, without a word"
     memtide plot $kind "$SCRIPT" --quiet
     is "$out" "$(cat $kind.svg)" "$kind: the same on standard output"
     has "$out" "<svg" "$kind: an SVG"
-    has "$out" "article.lua:9" "$kind: lines of the script"
+    has "$out" "article.lua:$line" "$kind: lines of the script"
 done
 memtide dump --plan "$SCRIPT" --quiet
 peak=$(echo "$out" | sed -n 's/^ledger at the peak (\(.*\), allocator.*/\1/p')

@@ -26,7 +26,7 @@ is $status 0 "help of the columns"
 has "$out" "predicted_peak_bytes" "has each"
 memtide help settings
 has "$out" "workspace_limit" "help of the settings"
-for topic in columns:sweeps settings:lua; do
+for topic in columns:sweeps settings:experiments; do
     memtide help "${topic%:*}" --markdown
     first=$(echo "$out" | head -1)
     is "$(awk -v first="$first" '$0 == first { on = 1 } /^$/ { on = 0 } on' "$ROOT/docs/${topic#*:}.md")" "$out" \
