@@ -129,7 +129,7 @@ assert(os.execute(("mkdir %s/bin && ln -s %s %s/bin/memtide"):format(folder, pro
 -- A page's commands run in a folder of its own with the checkout's folders in it, the README's files, and results of a sweep.
 local function make_folder(page)
   local place = ("%s/%s"):format(folder, page.path:gsub("[/.]", "_"))
-  assert(os.execute(("mkdir %s && cd %s && ln -s %s/experiments %s/tests %s/docs ."):format(place, place, here, here, here)))
+  assert(os.execute(("mkdir %s && cd %s && ln -s %s/experiments %s/tests %s/docs %s/Makefile ."):format(place, place, here, here, here, here)))
   for _, source in ipairs{by_path["README.md"], page} do
     for _, fence in ipairs(source.fences) do
       if fence.file then write(place .. "/" .. fence.file, fence.lines) end

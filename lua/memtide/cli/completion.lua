@@ -1,11 +1,13 @@
 -- memtide completion: prints a script for bash, zsh or fish that completes commands and options, made from the same
 -- tables as the help.
+local offers = require "memtide.cli.offers"
+local options = require "memtide.cli.options"
 local util = require "memtide.base.util"
 
 local SHELLS = {"bash", "fish", "zsh"}
 
 local completion = {words = "SHELL", text = "completions for bash, zsh or fish: eval \"$(memtide completion bash)\"",
-  options = {}, completes = {SHELL = {words = "bash zsh fish"}}}
+  options = {options.safe}, completes = {SHELL = {words = "bash zsh fish"}}}
 
 -- Which files complete the words FILE, SCRIPT and csv of any command; a command may add its own (completes).
 local KINDS = {FILE = {files = "*"}, SCRIPT = {files = "*.lua"}, csv = {files = "*.csv"}}
@@ -36,16 +38,28 @@ end
 
 local BASH = [=[
 _memtide() {
-    local word=${COMP_WORDS[COMP_CWORD]} words= files= file
+    # readline breaks words at "=" and ":" as well; these are words between spaces
+    local line=${COMP_LINE:0:COMP_POINT} word before words= files= of= script= file known
+    word=${line##*[[:space:]]} before=${line%"$word"}
+    before=${before%"${before##*[![:space:]]}"} before=${before##*[[:space:]]}
+    known=${word%"${word##*[=:]}"}
     COMPREPLY=()
     if [ "$COMP_CWORD" = 1 ]; then
         words="@COMMANDS --help --version" files='*.lua'
     else
-        case ${COMP_WORDS[COMP_CWORD-1]} in
+        case $before in
 @VALUES        *) case ${COMP_WORDS[1]} in
 @TAKES            *) files='*' ;;
             esac ;;
         esac
+    fi
+    if [ -n "$of" ]; then
+        for file in $COMP_LINE; do case $file in *.lua) script=$file ;; esac; done
+        while IFS= read -r file; do
+            if [[ $file == "$word"* ]]; then COMPREPLY+=("${file#"$known"}"); fi
+        done < <(memtide --safe completion "$of" "$script" "$word" 2>/dev/null)
+        if [[ ${COMPREPLY[0]} == *= ]]; then compopt -o nospace 2>/dev/null; fi
+        return
     fi
     case $word in -*) files= ;; esac
     COMPREPLY=($(compgen -W "$words" -- "$word"))
@@ -56,14 +70,14 @@ _memtide() {
 }
 complete -o filenames -F _memtide memtide]=]
 
--- commands, options: all of them, as commands.all() and commands.options() return them
-function completion.bash(commands, options)
+-- commands, all: the commands and their options, as commands.all() and commands.options() return them
+function completion.bash(commands, all)
   local values, taken = {}, {}
-  for _, option in ipairs(options) do
+  for _, option in ipairs(all) do
     local kind = option.argument and (option.completes or {})
     if kind then
-      values[#values + 1] = ("        --%s) words='%s' files='%s' ;;\n"):format(option.name, kind.words or "",
-        kind.files or "")
+      values[#values + 1] = ("        --%s) words='%s' files='%s' of='%s' ;;\n"):format(option.name, kind.words or "",
+        kind.files or "", kind.of or "")
     end
   end
   for _, command in ipairs(commands) do
@@ -79,8 +93,13 @@ end
 
 -- ---- zsh
 
-local ZSH = [[
+local ZSH = [==[
 #compdef memtide
+_memtide_offers() {
+    local -a offered
+    offered=("${(@f)$(memtide --safe completion $1 "${words[(r)*.lua]}" "$PREFIX" 2>/dev/null)}")
+    [[ ${offered[1]} == *= ]] && compadd -S '' -a offered || compadd -a offered
+}
 _memtide() {
     local -a commands arguments
     commands=(
@@ -97,7 +116,7 @@ _memtide() {
     (( CURRENT-- ))
     _arguments $arguments
 }
-if [ "$funcstack[1]" = _memtide ]; then _memtide "$@"; else compdef _memtide memtide; fi]]
+if [ "$funcstack[1]" = _memtide ]; then _memtide "$@"; else compdef _memtide memtide; fi]==]
 
 local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
@@ -112,7 +131,8 @@ end
 
 local function zsh_option(option)
   local kind, name = option.completes or {}, option.argument
-  local value = name and zsh_value(name, kind.words or "", kind.files or "") or ""
+  local value = not name and "" or kind.of and (":%s:{_memtide_offers %s}"):format(name, kind.of) or
+    zsh_value(name, kind.words or "", kind.files or "")
   return quoted(("*--%s%s[%s]%s"):format(option.name, name and "=" or "", escaped(option.text), value))
 end
 
@@ -144,13 +164,22 @@ local function fish_option(option, names)
   local line = {"complete -c memtide -n", when, "-l", option.name}
   if option.letter then line[#line + 1] = "-s " .. option.letter end
   if option.argument then line[#line + 1] = "-x" end
-  if kind then line[#line + 1] = "-a " .. fish_words(kind.words or "", kind.files or "") end
+  if kind and kind.of then
+    line[#line + 1] = ("-a '(memtide --safe completion %s (__memtide_script) (commandline -ct) 2>/dev/null)'"):format(kind.of)
+  elseif kind then line[#line + 1] = "-a " .. fish_words(kind.words or "", kind.files or "") end
   line[#line + 1] = "-d " .. fish_quoted(option.text)
   return table.concat(line, " ")
 end
 
-function completion.fish(commands, options)
-  local out = {"complete -c memtide -f", "complete -c memtide -n __fish_use_subcommand -a " .. fish_words("", "*.lua")}
+-- The script on the line, "" if there is none. What stands after the word is no part of it.
+local FISH = [[
+function __memtide_script
+    set -l scripts (commandline -opc | string match -- '*.lua')
+    echo -- "$scripts[1]"
+end]]
+
+function completion.fish(commands, all)
+  local out = {FISH, "complete -c memtide -f", "complete -c memtide -n __fish_use_subcommand -a " .. fish_words("", "*.lua")}
   for _, command in ipairs(commands) do
     out[#out + 1] = ("complete -c memtide -n __fish_use_subcommand -a %s -d %s"):format(command.name,
       fish_quoted(command.text))
@@ -160,7 +189,7 @@ function completion.fish(commands, options)
         fish_words(words, files))
     end
   end
-  for _, option in ipairs(options) do
+  for _, option in ipairs(all) do
     local having = {}
     for _, command in ipairs(commands) do if has(command, option) then having[#having + 1] = command end end
     out[#out + 1] = fish_option(option, names_of(having))
@@ -170,6 +199,10 @@ end
 
 function completion.alone(words, _, commands)
   local shell = words[1]
+  if offers[shell] then
+    for _, text in ipairs(offers[shell](words[2], words[3])) do print(text) end
+    return 0
+  end
   for _, known in ipairs(SHELLS) do
     if shell == known then
       print(completion[shell](commands.all(), commands.options()))

@@ -1,7 +1,8 @@
 -- Options of several commands: {name, letter, argument, text, take, completes}. An option without `argument` is a
 -- switch.
 --   take       take(options, text): reads the argument. Without it, options[key_of(name)] = text.
---   completes  what may stand in the argument's place: {words = "a b"} or {files = "*.csv"}
+--   completes  what may stand in the argument's place: {words = "a b"}, {files = "*.csv"}, or {of = "set"}: what offers.set
+--              of offers.lua gives
 -- Options of one command only are in its file.
 local selection = require "memtide.sweep.selection"
 local util = require "memtide.base.util"
@@ -66,7 +67,7 @@ end
 
 -- ---- single options and lists of them
 
-local FILE, DEVICE = {files = "*"}, {words = "cpu cuda:0"}
+local FILE, DEVICE = {files = "*"}, {of = "device"}
 options.DEVICE = DEVICE
 
 options.csv = {name = "csv", argument = "FILE", completes = FILE,
@@ -80,7 +81,7 @@ options.safe = {name = "safe",
   text = "the script sees no os, no io and no files but those below its folder: for scripts of others"}
 options.try_oom = {name = "try-oom", text = "runs also what is predicted not to fit"}
 options.plain = {name = "plain", text = "on a terminal, too, a line for each cell instead of the screen"}
-options.set = {name = "set", argument = "AXIS=V,V", take = take_set,
+options.set = {name = "set", argument = "AXIS=V,V", take = take_set, completes = {of = "set"},
   text = "a setting or an axis instead of the script's; also 8..64:8, 8..512*2; may be repeated"}
 options.memory = {name = "memory", argument = "SIZE", take = options.size("memory"),
   text = "as if the device had only this much: 512MiB, 8GB, 4096"}
@@ -91,7 +92,7 @@ options.CELL = {
   {name = "device", argument = "D", completes = DEVICE,
     text = "the device of every cell: cpu, cuda:0, cuda:h200 to plan only (default: the script's, or cpu)"},
   options.set,
-  {name = "case", argument = "TEXT", text = "only cells whose name contains it"},
+  {name = "case", argument = "TEXT", completes = {of = "case"}, text = "only cells whose name contains it"},
   options.safe,
 }
 -- for commands about all cells

@@ -1,11 +1,13 @@
 -- memtide run: runs every cell of an experiment and judges the script's claims.
 local claims = require "memtide.sweep.claims"
+local core = require "memtide.core"
 local options = require "memtide.cli.options"
 local preview = require "memtide.cli.preview"
 local report = require "memtide.results.report"
 local samples = require "memtide.results.samples"
 local shards = require "memtide.sweep.shards"
 local sweep = require "memtide.sweep.sweep"
+local terminal = require "memtide.base.terminal"
 local util = require "memtide.base.util"
 
 local run = {words = "SCRIPT [-- ARGS]",
@@ -75,7 +77,8 @@ end
 
 local function tell_disturbed(measured, index, given)
   local told = index and #measured <= MOST and samples.told(index:disturbed(measured))
-  if told then given.say(told) end
+  local width = told and core.isatty(2) and core.window(2)
+  if told then given.say(width and terminal.cut(told, math.max(width - #"memtide: ", 1)) or told) end
 end
 
 -- Runs or predicts every cell; purpose: "run" or "predict"; judged: are the script's claims judged? Returns the exit status.
