@@ -450,6 +450,18 @@ static int update(lua_State *L) {
 
 /* ---- looking and changing */
 
+/* runtime:loss_scale(which) -> the loss scale after the last step; nil: that program has none */
+static int loss_scale(lua_State *L) {
+    Err e;
+    float scale;
+    const Running *run = running(L);
+    lua_settop(L, 2);
+    if (runtime_loss_scale(run->r, which_program(L, run, 2), &scale, &e)) return bind_fail(L, &e);
+    if (scale != 0) lua_pushnumber(L, (lua_Number)scale);
+    else lua_pushnil(L);
+    return 1;
+}
+
 /* runtime:read(name, which, as_batch) -> {numbers in PyTorch's order}, shape: of a buffer of program `which` (nil: 1);
  * as_batch: a batch of them instead of the table */
 static int read_values(lua_State *L) {
@@ -555,7 +567,7 @@ static int finish(lua_State *L) {
 void bind_open_runtime(lua_State *L) {
     static const luaL_Reg methods[] = {{"step", step}, {"step_timed", step_timed},
         {"timing_seconds", timing_seconds}, {"forward", forward}, {"backward", backward}, {"update", update},
-        {"read", read_values}, {"write", write_values}, {"memory", memory}, {"reset_peak", reset_peak}, {"empty_cache", empty_cache}, {"finish", finish}, {NULL, NULL}};
+        {"loss_scale", loss_scale}, {"read", read_values}, {"write", write_values}, {"memory", memory}, {"reset_peak", reset_peak}, {"empty_cache", empty_cache}, {"finish", finish}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"runtime", new_runtime}, {"pack", pack}, {NULL, NULL}};
     bind_type(L, BOX_RUNTIME, methods);
     luaL_setfuncs(L, functions, 0);

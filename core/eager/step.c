@@ -162,7 +162,7 @@ static void run_forward(Loop *l) {
 /* scaler.scale(loss).backward(): the scale is made when it is first asked for. */
 static void run_backward(Loop *l) {
     Eager *g = l->g;
-    if (!l->precision->loss_scaling) {
+    if (!settings_scale_loss(l->s)) {
         backward(g, l->loss, NULL);
         return;
     }
@@ -206,7 +206,7 @@ static void run_optimizer(Loop *l) {
     eager_where(g, NULL, NULL);
     g->category = CAT_OTHER;
     const bool clips = l->s->optimizer.rule.clip_norm > 0, itself = l->optim.form == FORM_FUSED && !clips;
-    Tensor *found = !l->precision->loss_scaling ? NULL : itself ? found_for_fused(g) : unscale(g), *sum = NULL, *scaled = NULL;
+    Tensor *found = !settings_scale_loss(l->s) ? NULL : itself ? found_for_fused(g) : unscale(g), *sum = NULL, *scaled = NULL;
     if (found && !itself) optim_moves(g, &l->optim, 2); /* gradients are unscaled in place */
     if (clips) optim_clip(g, &l->optim);
     if (found && l->optim.form == FORM_FUSED) {
@@ -283,6 +283,8 @@ static int check(const Network *net, const Settings *s, Err *e) {
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": attention = \"cudnn\" is not predicted for version %s",
                        s->pytorch.version);
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
+    if (settings_scale_loss(s) && !s->eval && precision->weights == DT_F16)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": torch.amp.GradScaler refuses gradients of fp16");
     if (s->checkpoint == CHECKPOINT_SQRT && check_segments(net, s, e)) return ERR_SCRIPT;
     if (s->checkpoint != CHECKPOINT_SQRT && s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\", \"marked\" or \"sqrt\"");

@@ -3,6 +3,7 @@
 #ifndef MT_OPTIM_H
 #define MT_OPTIM_H
 
+#include <float.h>
 #include <math.h>
 
 #include "base/base.h"
@@ -31,15 +32,18 @@ typedef struct StepState {
     int32_t step;       /* the number of updates, t in Adam's formulas; at least 1 when the first one runs */
 } StepState;
 
-typedef struct ScalerAttr { float growth, backoff; int32_t interval; } ScalerAttr;
+/* Both factors are 1 where the scale is fixed. */
+typedef struct ScalerAttr { double growth, backoff; int64_t interval; } ScalerAttr;
 
-/* torch.amp.GradScaler.update, at the end of every step */
+/* torch.amp.GradScaler.update, at the end of every step; ATen's _amp_update_scale_ multiplies in double, and leaves a
+ * scale that would grow to infinity as it is */
 MT_FN void scaler_update(const ScalerAttr *scaler, StepState *state) {
     if (state->overflow) {
-        state->loss_scale *= scaler->backoff;
+        state->loss_scale = (float)((double)state->loss_scale * scaler->backoff);
         state->good_steps = 0;
     } else if (++state->good_steps == scaler->interval) {
-        state->loss_scale *= scaler->growth;
+        const double grown = (double)state->loss_scale * scaler->growth;
+        if (grown <= (double)FLT_MAX) state->loss_scale = (float)grown;
         state->good_steps = 0;
     }
     state->overflow = 0;

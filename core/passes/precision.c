@@ -8,7 +8,8 @@
  *                    an fp32 master copy of each parameter.
  *   in all of them   operands that ops.def marks FP32 stay fp32: parameters and statistics of normalisation.
  *   tf32             types as in fp32; the products' attributes say that a GPU may compute them in TF32.
- *   *_fp16 with loss scaling: sets p->loss_scaling, on which the backward and update passes act. */
+ *   a loss scale, of the precision or of a grad_scaler that is given: sets p->loss_scaling, on which the backward and
+ *   update passes act. */
 #include <assert.h>
 
 #include "base/mem.h"
@@ -128,6 +129,6 @@ int pass_precision(Program *p, Compile *c) {
     set_epsilons(p);
     if (s->precision == PREC_TF32) allow_tf32(p);
     p->masters = info->master && !s->eval;
-    p->loss_scaling = info->loss_scaling && !s->eval;
+    p->loss_scaling = settings_scale_loss(s) && !s->eval;
     return OK;
 }

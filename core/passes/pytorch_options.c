@@ -63,7 +63,8 @@ static int set_resident(PyTorchOptions *o, const char *value, Err *e) {
                    "them, found %s", RESIDENTS, value);
 }
 
-static int set_one(PyTorchOptions *o, const char *name, const char *value, Err *e) {
+static int set_one(void *to, const char *name, const char *value, Err *e) {
+    PyTorchOptions *o = to;
     const struct { const char *name; Ternary *to; } ternary[] = {
         {"foreach", &o->foreach}, {"fused", &o->fused}, {"set_to_none", &o->set_to_none},
         {"use_reentrant", &o->use_reentrant}, {"channels_last", &o->channels_last},
@@ -85,20 +86,9 @@ static int set_one(PyTorchOptions *o, const char *name, const char *value, Err *
 }
 
 int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e) {
-    enum { MOST = 256 };
-    char pair[MOST];
     memset(o, 0, sizeof *o);
-    for (size_t length; *text; text += length + (text[length] == ' ')) {
-        length = strcspn(text, " ");
-        if (length >= MOST) return err_set(e, ERR_SCRIPT, "pytorch: expected options of at most %d characters", MOST - 1);
-        memcpy(pair, text, length);
-        pair[length] = '\0';
-        char *equals = strchr(pair, '=');
-        if (!equals) return err_set(e, ERR_SCRIPT, "pytorch: expected name=value, found %s", pair);
-        *equals = '\0';
-        int code = set_one(o, pair, equals + 1, e);
-        if (code) return code;
-    }
+    int code = setting_pairs("pytorch: ", text, set_one, o, e);
+    if (code) return code;
     if (o->foreach == SAID_TRUE && o->fused == SAID_TRUE)
         return err_set(e, ERR_SCRIPT, "pytorch: foreach and fused cannot both be true");
     return OK;

@@ -144,6 +144,7 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
 #define AT_word AT
 #define AT_optimizer AT
 #define AT_options AT
+#define AT_scaler AT
 #define AT_word_or_bytes(field, bytes) AT(field), .bytes_at = offsetof(Settings, bytes)
 #define ANY .words = ""
 #define RANGE(first, last) .words = "", .least = first, .most = last
@@ -166,7 +167,7 @@ const Setting *setting_info(int i) { return i >= 0 && i < (int)ARRAY_LEN(setting
 
 const char *setting_type_name(SettingType type) {
     static const char *const names[SETTING_TYPES] = {"text", "count", "size", "number", "flag", "word",
-                                                     "word_or_bytes", "optimizer", "options"};
+                                                     "word_or_bytes", "optimizer", "options", "scaler"};
     return names[type];
 }
 
@@ -193,7 +194,7 @@ static int word_place(const char *words, const char *word) {
 /* ERR_SCRIPT: says what was expected in place of `found`. */
 static int unexpected(const Setting *setting, const char *found, Err *e) {
     static const char *const expected[SETTING_TYPES] = {"a text", "", "a number of bytes", "a number", "true or false",
-        "", "", "one of memtide.optim's", ""};
+        "", "", "one of memtide.optim's", "", ""};
     char known[256] = "";
     if (setting->type == SETTING_count)
         return err_set(e, ERR_SCRIPT, "%s: expected a whole number from %" PRId64 " to %" PRId64 ", found %s",
@@ -207,6 +208,23 @@ static int unexpected(const Setting *setting, const char *found, Err *e) {
                                      (int)strcspn(word, "|"), word);
     return err_set(e, ERR_SCRIPT, "%s: expected one of %s%s, found %s", setting->name, known,
                    setting->type == SETTING_word_or_bytes ? " or a number of bytes" : "", found);
+}
+
+int setting_pairs(const char *whose, const char *text, SetPairFn *set, void *to, Err *e) {
+    enum { MOST = 256 };
+    char pair[MOST];
+    for (size_t length; *text; text += length + (text[length] == ' ')) {
+        length = strcspn(text, " ");
+        if (length >= MOST) return err_set(e, ERR_SCRIPT, "%sexpected options of at most %d characters", whose, MOST - 1);
+        memcpy(pair, text, length);
+        pair[length] = '\0';
+        char *equals = strchr(pair, '=');
+        if (!equals) return err_set(e, ERR_SCRIPT, "%sexpected name=value, found %s", whose, pair);
+        *equals = '\0';
+        int code = set(to, pair, equals + 1, e);
+        if (code) return code;
+    }
+    return OK;
 }
 
 /* The optimizer of that name with its defaults. */
@@ -229,6 +247,7 @@ int setting_set_text(Settings *s, const Setting *setting, const char *text, Err 
     assert(setting->whose != SETTING_OUTER); /* it has a field */
     if (setting->type == SETTING_optimizer) return set_optimizer(&s->optimizer, text, e);
     if (setting->type == SETTING_options) return pytorch_options_set(&s->pytorch, text, e);
+    if (setting->type == SETTING_scaler) return grad_scaler_set(&s->scaler, text, e);
     if (setting->type == SETTING_text) {
         snprintf(field, setting->size, "%s", text);
         return OK;
@@ -246,6 +265,7 @@ int setting_set_number(Settings *s, const Setting *setting, double value, Err *e
     const double most = bytes ? 0x1p62 : (double)setting->most;
     char *field = (char *)s + setting->at, found[NUMBER_TEXT];
     assert(setting->whose != SETTING_OUTER); /* it has a field */
+    if (setting->type == SETTING_scaler) return grad_scaler_set(&s->scaler, number_text(value, found), e);
     if (setting->type == SETTING_number) {
         memcpy(field, &(float){(float)value}, sizeof(float));
         return OK;
@@ -264,7 +284,7 @@ int setting_set_number(Settings *s, const Setting *setting, double value, Err *e
 }
 
 Settings settings_default(void) {
-    Settings s = {.offload_least = 4096, .scaler = {.growth = 2.0f, .backoff = 0.5f}};
+    Settings s = {.offload_least = 4096};
     for (size_t i = 0; i < ARRAY_LEN(settings); i++) {
         const Setting *setting = &settings[i];
         const char *end;

@@ -135,8 +135,23 @@ typedef struct PyTorchOptions {
     int64_t resident[RESIDENTS]; /* bytes of each tensor that the script holds beside the model, before the first step */
     CachingSettings caching; /* alloc_conf: what PYTORCH_CUDA_ALLOC_CONF says */
 } PyTorchOptions;
+/* Reads "name=value name=value" by set(to, name, value, e) of each. ERR_SCRIPT, where `whose` begins the message: a pair
+ * without "=", or one of 256 characters or more; or what `set` returns. */
+typedef int SetPairFn(void *to, const char *name, const char *value, Err *e);
+int setting_pairs(const char *whose, const char *text, SetPairFn *set, void *to, Err *e);
 /* From "alloc_conf=expandable_segments:True fused=true". ERR_SCRIPT: an unknown name, or a value that it cannot have. */
 int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e);
+
+/* torch.amp.GradScaler's options */
+typedef struct GradScaler {
+    Ternary enabled;  /* UNSAID: where the precision has a loss scale */
+    float init_scale; /* above 0 */
+    ScalerAttr attr;
+} GradScaler;
+/* From "init_scale=1024 growth_interval=100", "true" (PyTorch's defaults), "false", "" (nothing is said) or "1024" (a
+ * fixed scale). ERR_SCRIPT: an unknown name, or a value out of range: growth_factor > 1, 0 < backoff_factor < 1,
+ * growth_interval >= 1. */
+int grad_scaler_set(GradScaler *s, const char *text, Err *e);
 
 typedef struct Settings {
     Framework framework;
@@ -156,20 +171,21 @@ typedef struct Settings {
     bool graph;              /* record the step and replay it, where device and allocator allow it */
     Optimizer optimizer;
     bool scheduled;          /* the learning rate is a buffer "lr", which can be written between steps */
-    ScalerAttr scaler;       /* growth 2, backoff 0.5, interval 2000 */
-    float loss_scale;        /* the first one: 65536 */
+    GradScaler scaler;
     char scope[32];          /* the names of the program's own counters begin with it, so that programs with optimizers
                               * of their own can share parameters; "": with nothing */
     bool keep_output, keep_gradients; /* they can be read after a step */
     bool parts; /* forward, backward and update can run one by one; then accumulate is 1 */
 } Settings;
 
-/* The defaults of settings.def, offload_least 4 KiB, and PyTorch's loss scaler. */
+/* The defaults of settings.def, and offload_least 4 KiB. */
 Settings settings_default(void);
+/* Does the training multiply its loss by a scale? As in PyTorch, a scaler that is given works in any precision. */
+bool settings_scale_loss(const Settings *s);
 
 typedef enum SettingType {
     SETTING_text, SETTING_count, SETTING_size, SETTING_number, SETTING_flag, SETTING_word, SETTING_word_or_bytes,
-    SETTING_optimizer, SETTING_options, SETTING_TYPES
+    SETTING_optimizer, SETTING_options, SETTING_scaler, SETTING_TYPES
 } SettingType;
 enum { SETTING_OUTER, SETTING_CELL, SETTING_INNER };
 
@@ -187,8 +203,8 @@ const Setting *setting_info(int i);
 const char *setting_type_name(SettingType type);
 /* The setting of that name that programs know (SETTING_CELL, SETTING_INNER); NULL: there is none. */
 const Setting *setting_find(const char *name);
-/* Set such a setting from a text ("true" and "false" for flags; an optimizer by its name, with its defaults), and from
- * a number. ERR_SCRIPT says what was expected. */
+/* Set such a setting from a text ("true" and "false" for flags; an optimizer by its name, with its defaults; options
+ * as "name=value name=value"), and from a number. ERR_SCRIPT says what was expected. */
 int setting_set_text(Settings *s, const Setting *setting, const char *text, Err *e);
 int setting_set_number(Settings *s, const Setting *setting, double value, Err *e);
 

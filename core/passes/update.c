@@ -87,7 +87,7 @@ static void state_op(Program *p, OpKind kind, int gradient, const Settings *s) {
     Op *op = program_op(p, kind, "");
     op->in[0] = gradient;
     op->out[0] = state;
-    if (kind == OP_scale_update) op->attr.scaler = s->scaler;
+    if (kind == OP_scale_update) op->attr.scaler = s->scaler.attr;
 }
 
 /* Does the update depend on the step number? Adam's corrections, a formula that asks for it and a learning rate that
@@ -106,7 +106,7 @@ int pass_update(Program *p, Compile *c) {
     p->formula = s->optimizer.formula;
     bool counted = p->loss_scaling || is_counted(&s->optimizer);
     int state = counted ? program_state(p) : NO_BUF;
-    p->first_scale = p->loss_scaling ? s->loss_scale : 1.0f;
+    p->first_scale = p->loss_scaling ? s->scaler.init_scale : 1.0f;
     for (int i = 0; i < p->n_params && p->loss_scaling && !p->failed; i++)
         if (p->params[i].grad != NO_BUF) state_op(p, OP_grad_check, p->params[i].grad, s);
     p->lr = s->scheduled ? number_buf(p, "lr", rule->lr) : NO_BUF;

@@ -73,6 +73,9 @@ int runtime_write(Runtime *r, const char *name, const float *values, Err *e);
 /* Shape of such a buffer. */
 int runtime_shape(const Runtime *r, int which, const char *name, Shape *shape, Err *e);
 
+/* The loss scale of program `which` after its last step; 0: it has none. */
+int runtime_loss_scale(Runtime *r, int which, float *scale, Err *e);
+
 /* Its type; DT_F32 if there is no such buffer. */
 DType runtime_type(const Runtime *r, int which, const char *name);
 

@@ -161,6 +161,16 @@ static float loss_of(const Loaded *l) {
 /* A whole step, or its part. */
 typedef int StepFn(Runtime *r, Loaded *l, FeedFn *feed, void *arg, bool more, double *seconds, Err *e);
 
+int runtime_loss_scale(Runtime *r, int which, float *scale, Err *e) {
+    assert(which >= 0 && which < r->n_loaded);
+    Loaded *l = &r->loaded[which];
+    StepState state = {0, 0, 0, 0};
+    int code = OK;
+    if (l->p->loss_scaling) code = r->device->table->download(r->device, &state, runtime_data(r, l, l->p->state), sizeof state, e);
+    *scale = state.loss_scale;
+    return code;
+}
+
 /* With `run`, which makes the update: whether the loss scaler has left it out. */
 static int run_scaled(Runtime *r, Loaded *l, StepFn *run, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e) {
     StepState before = {0, 0, 0, 0}, after = {0, 0, 0, 0};

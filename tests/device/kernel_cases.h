@@ -563,6 +563,9 @@ static const Case cases[] = {
     {"good", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 2000}},
     {"grows", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {2, 0.5f, 4}},
     {"backs off", OP_scale_update, .x = ONE, .state = {1024, 3, 1, 5}, .attr.scaler = {2, 0.5f, 4}},
+    {"factors of double", OP_scale_update, .x = ONE, SCALED, .attr.scaler = {1.1, 0.3, 4}},
+    {"too large to grow", OP_scale_update, .x = ONE, .state = {3e38f, 3, 0, 5}, .attr.scaler = {2, 0.5, 4}},
+    {"fixed", OP_scale_update, .x = ONE, .state = {1024, 3, 1, 5}, .attr.scaler = {1, 1, 4}},
 };
 
 #endif

@@ -199,9 +199,10 @@ void ref_step_begin(Ref *r) {
 void ref_scale_update(Ref *r) {
     const ScalerAttr *s = &r->attr->scaler;
     r->state->good_steps = r->state->overflow ? 0 : r->state->good_steps + 1;
-    if (r->state->overflow) r->state->loss_scale *= s->backoff;
+    if (r->state->overflow) r->state->loss_scale = (float)(r->state->loss_scale * s->backoff);
     if (r->state->good_steps == s->interval) {
-        r->state->loss_scale *= s->growth;
+        const float grown = (float)(r->state->loss_scale * s->growth);
+        if (isfinite(grown)) r->state->loss_scale = grown;
         r->state->good_steps = 0;
     }
     r->state->overflow = 0;

@@ -175,8 +175,8 @@ static void test_default_settings(void) {
            s.offload == OFFLOAD_NONE && s.inplace == INPLACE_MARKED && s.allocator == ALLOC_PLANNED && s.graph &&
            !s.eval && !s.scheduled, "nothing is swept yet");
     ok(s.workspace_limit == 4 << 20 && s.offload_least == 4096, "limits");
-    ok(s.scaler.growth == 2 && s.scaler.backoff == 0.5f && s.scaler.interval == 2000 && s.loss_scale == 65536,
-       "PyTorch's loss scaler");
+    ok(s.scaler.enabled == UNSAID && s.scaler.attr.growth == 2 && s.scaler.attr.backoff == 0.5 &&
+           s.scaler.attr.interval == 2000 && s.scaler.init_scale == 65536, "PyTorch's loss scaler");
     const OptimRule adam = optimizer("Adam", "").rule;
     ok(s.optimizer.kind == OPTIM_Adam && !memcmp(&s.optimizer.rule, &adam, sizeof adam), "Adam as it is by default");
 }

@@ -95,7 +95,7 @@ end
 
 -- What each training says for itself; other settings are those of the runtime, which all share
 local OF_TRAINING = {"weights", "schedule", "batch", "accumulate", "precision", "checkpoint", "inplace", "mode", "optimizer",
-  "workspace_limit", table.unpack(trainings.KEYS)}
+  "workspace_limit", "grad_scaler", table.unpack(trainings.KEYS)}
 -- Keys of a cell that trainings say for themselves, and those that mean nothing for a round
 local SAID_BY_EACH, NOT_OF_ROUNDS = {"model", "input", "loss", "weights"}, {"classes", "target", "test_data", "epochs"}
 
@@ -491,7 +491,7 @@ function cell.loader(self)
     prefetch = v.prefetch, seed = self.seed})
 end
 
--- The steps of one network: step(i, last) -> loss, seconds; nil, message, code. And what is to be closed after them
+-- The steps of one network: step(i, last) -> loss, seconds, skipped; nil, message, code. And what is to be closed after them
 local function steps_of_one(self, runtime)
   local loader, schedule = util.must(cell.loader(self)), self.values.mode ~= "eval" and self.values.schedule
   return function(i, last)
@@ -541,6 +541,13 @@ local function test_accuracy(self, runtime, program)
   return right / all
 end
 
+-- The loss scale after the last step, and how many steps had no update; nil: the loss is not scaled, or the cell has
+-- several trainings, each with a scale of its own.
+local function scaling(self, runtime, run)
+  local scale = not self.round and runtime:loss_scale(1)
+  if scale then return scale, run.skipped end
+end
+
 local function finite(x) return x == x and x ~= math.huge and x ~= -math.huge end
 
 -- Status and reason of a run: prediction and measurement must agree, losses must be finite.
@@ -575,7 +582,7 @@ local function start_from_weights(one, runtime)
   return weights.load({runtime = runtime, network = one.network, files = one.files}, path, options)
 end
 
--- Runs the compiled cell -> {status, reason, memory, seconds, samples, losses, accuracy}; what was not measured is nil.
+-- Runs the compiled cell -> {status, reason, memory, seconds, samples, losses, accuracy, loss_scale, skipped_steps}; what was not measured is nil.
 -- progress(i, n) is called before step i.
 function cell.run(self, progress)
   assert(self.program)
@@ -595,6 +602,7 @@ function cell.run(self, progress)
   if not run then return failed(step_reason, step_code) end
   local out = {memory = with_names(self, runtime:memory()), losses = run.losses, samples = run.samples,
     device_used = device:used() or counted and process_memory.most() or nil}
+  out.loss_scale, out.skipped_steps = scaling(self, runtime, run)
   out.status, out.reason = judge(self, out)
   if self.eval and out.status == "ok" then out.accuracy = test_accuracy(self, runtime, self.eval) end
   local more, more_reason, more_code = run.more()

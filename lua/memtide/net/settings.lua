@@ -74,22 +74,41 @@ local function option_text(value)
   return #value == 0 and "none" or table.concat(value, ",")
 end
 
+local function options_text(value)
+  if type(value) ~= "table" then return value end
+  local parts = {}
+  for _, name in ipairs(util.sorted_keys(value)) do parts[#parts + 1] = ("%s=%s"):format(name, option_text(value[name])) end
+  return table.concat(parts, " ")
+end
+
+-- The value, if the core takes `text` for it
+local function known_to_core(row, value, text)
+  local known, problem = core.check_setting(row.name, text)
+  if known then return value end
+  return nil, nil, (problem:gsub("^[%w_]+: ", ""))
+end
+
 local function options(row)
   return function(value)
-    if type(value) == "table" then
-      local parts = {}
-      for _, name in ipairs(util.sorted_keys(value)) do parts[#parts + 1] = ("%s=%s"):format(name, option_text(value[name])) end
-      value = table.concat(parts, " ")
-    end
+    value = options_text(value)
     if type(value) ~= "string" then return nil, "a table of options such as {fused = true}" end
-    local known, problem = core.check_setting(row.name, value)
-    if known then return value end
-    return nil, nil, (problem:gsub("^%w+: ", ""))
+    return known_to_core(row, value, value)
+  end
+end
+
+-- A flag, a fixed scale, or a table of options, of which an empty one means true
+local function scaler(row)
+  return function(value)
+    value = next(type(value) == "table" and value or {value}) == nil or options_text(value)
+    if not literal.has_text(value) then
+      return nil, "true, false, a fixed scale, or a table of options such as {init_scale = 1024}"
+    end
+    return known_to_core(row, value, settings.text(value))
   end
 end
 
 local CHECKS = {
-  options = options,
+  options = options, scaler = scaler,
   text = function() return text end, size = function() return size end, flag = function() return flag end,
   optimizer = function() return optimizer end, word = function(row) return one_of(row.words) end,
   word_or_bytes = function(row) return word_or_bytes(row.words) end,

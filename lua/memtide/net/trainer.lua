@@ -205,6 +205,9 @@ function Trainer:lr()
   return values[1]
 end
 
+-- What the next step multiplies its loss by, a number; nil: nothing, because neither the precision nor grad_scaler asks for it
+function Trainer:loss_scale() return self.runtime:loss_scale(TRAIN) end
+
 -- All batches of a loader -> mean loss, share of labels that are right (nil: targets are not labels), samples
 local function evaluate_all(self, loader)
   local sum, right, labels, samples = 0, 0, 0, 0

@@ -54,25 +54,25 @@ end
 
 local function new_take(step, seen)
   return function(i, last)
-    local loss, took, code = step(i, last)
-    if not loss then return nil, took, code end
+    local loss, took, more = step(i, last)
+    if not loss then return nil, took, more end
     local sample = {step = i, seconds = took}
     seen:take(sample, last)
-    return sample, loss
+    return sample, loss, more
   end
 end
 
--- Makes the warmup + steps steps, by step(i, last) -> loss, seconds (nil, reason, code: it failed): {samples, losses,
--- more()}; nil, reason, code: a step failed. more() makes further
--- steps if reliable times need them, and returns true; or nil, reason, code. progress(i, n) is called before step i.
+-- Makes the warmup + steps steps, by step(i, last) -> loss, seconds, skipped (nil, reason, code: it failed): {samples,
+-- losses, skipped = how many were, more()}; nil, reason, code: a step failed. more() makes further steps if reliable times need them, and returns true; or nil, reason, code. progress(i, n) is called before step i.
 function measure.run(self, step, device, progress)
-  local list, losses, all = {}, {}, self.warmup + self.steps
+  local list, losses, skipped, all = {}, {}, 0, self.warmup + self.steps
   local take = new_take(step, evidence.new(device))
   for i = 1, all do
     progress(i, all)
-    local sample, loss, code = take(i, i == all)
-    if not sample then return nil, loss, code end
+    local sample, loss, more = take(i, i == all)
+    if not sample then return nil, loss, more end
     list[i], losses[i] = sample, loss
+    if more == true then skipped = skipped + 1 end
   end
   local function more()
     local warm = self.warmup
@@ -84,7 +84,7 @@ function measure.run(self, step, device, progress)
     for i = 1, warm do list[i].flag = "warmup" end
     return true
   end
-  return {samples = list, losses = losses, more = more}
+  return {samples = list, losses = losses, skipped = skipped, more = more}
 end
 
 -- The seconds of one visit that its row's times are computed from

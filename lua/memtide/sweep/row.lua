@@ -75,7 +75,7 @@ function row.measured(self, found)
   out.host_bytes = found.memory.host
   row.time_columns(out, found.seconds, self.values.batch * self.values.accumulate)
   out.loss_first, out.loss_last = found.losses[1], found.losses[#found.losses]
-  out.test_accuracy = found.accuracy
+  out.test_accuracy, out.loss_scale, out.skipped_steps = found.accuracy, found.loss_scale, found.skipped_steps
   return out
 end
 
