@@ -69,7 +69,3 @@ int grad_scaler_set(GradScaler *s, const char *text, Err *e) {
     *s = made;
     return OK;
 }
-
-bool settings_scale_loss(const Settings *s) {
-    return s->scaler.enabled == UNSAID ? precision_info(s->precision)->loss_scaling : s->scaler.enabled == SAID_TRUE;
-}

@@ -21,6 +21,10 @@ const PrecisionInfo *precision_info(Precision p) {
     return &table[p];
 }
 
+bool settings_scale_loss(const Settings *s) {
+    return s->scaler.enabled == UNSAID ? precision_info(s->precision)->loss_scaling : s->scaler.enabled == SAID_TRUE;
+}
+
 static const struct { const char *name, *spec; OpKind op; } optimizers[] = {
 #define OPTIMIZER(name, op, options) {#name, options OPTIM_CLIPS, OP_##op},
 #include "program/optimizers.def"
@@ -208,23 +212,6 @@ static int unexpected(const Setting *setting, const char *found, Err *e) {
                                      (int)strcspn(word, "|"), word);
     return err_set(e, ERR_SCRIPT, "%s: expected one of %s%s, found %s", setting->name, known,
                    setting->type == SETTING_word_or_bytes ? " or a number of bytes" : "", found);
-}
-
-int setting_pairs(const char *whose, const char *text, SetPairFn *set, void *to, Err *e) {
-    enum { MOST = 256 };
-    char pair[MOST];
-    for (size_t length; *text; text += length + (text[length] == ' ')) {
-        length = strcspn(text, " ");
-        if (length >= MOST) return err_set(e, ERR_SCRIPT, "%sexpected options of at most %d characters", whose, MOST - 1);
-        memcpy(pair, text, length);
-        pair[length] = '\0';
-        char *equals = strchr(pair, '=');
-        if (!equals) return err_set(e, ERR_SCRIPT, "%sexpected name=value, found %s", whose, pair);
-        *equals = '\0';
-        int code = set(to, pair, equals + 1, e);
-        if (code) return code;
-    }
-    return OK;
 }
 
 /* The optimizer of that name with its defaults. */

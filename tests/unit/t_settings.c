@@ -206,7 +206,40 @@ static void test_table(void) {
     ok(!setting_find("batch"), "no program knows the batch");
 }
 
+static void test_grad_scaler(void) {
+    static const struct { const char *text, *message; } refused[] = {
+        {"often", "grad_scaler: expected name=value, found often"},
+        {"growth_factor=1", "grad_scaler: growth_factor: expected a number above 1, found 1"},
+        {"backoff_factor=1", "grad_scaler: backoff_factor: expected a number above 0 and below 1, found 1"},
+        {"growth_interval=0", "grad_scaler: growth_interval: expected a number from 1 to 2147483647, found 0"},
+        {"init_scale=-1", "grad_scaler: init_scale: expected a number above 0, of fp32, found -1"},
+        {"init_scale=big", "grad_scaler: init_scale: expected a number, true or false, found big"},
+        {"inf", "grad_scaler: the fixed scale: expected a number above 0, of fp32, found inf"},
+        {"0", "grad_scaler: the fixed scale: expected a number above 0, of fp32, found 0"},
+        {"scale=1", "grad_scaler: "},
+    };
+    GradScaler s;
+    Err e = {0};
+    Settings all = settings_default();
+    ok(!settings_scale_loss(&all), "fp32 has no loss scale");
+    all.precision = PREC_AMP_FP16;
+    ok(settings_scale_loss(&all), "amp_fp16 has one");
+    ok(!grad_scaler_set(&s, "init_scale=8 growth_interval=3 backoff_factor=0.1", &e) && s.enabled == SAID_TRUE &&
+           s.init_scale == 8 && s.attr.growth == 2 && s.attr.backoff == 0.1 && s.attr.interval == 3, "options");
+    ok(!grad_scaler_set(&s, "1024", &e) && s.enabled == SAID_TRUE && s.init_scale == 1024 && s.attr.growth == 1 &&
+           s.attr.backoff == 1, "a fixed scale");
+    ok(!grad_scaler_set(&s, "true", &e) && s.enabled == SAID_TRUE && s.init_scale == 65536 && s.attr.growth == 2, "PyTorch's");
+    ok(!grad_scaler_set(&s, "false", &e) && s.enabled == SAID_FALSE, "none");
+    ok(!grad_scaler_set(&s, "enabled=false", &e) && s.enabled == SAID_FALSE, "none, in PyTorch's words");
+    ok(!grad_scaler_set(&s, "", &e) && s.enabled == UNSAID, "nothing is said");
+    for (size_t i = 0; i < ARRAY_LEN(refused); i++) {
+        is_int(grad_scaler_set(&s, refused[i].text, &e), ERR_SCRIPT, refused[i].text);
+        has_text(e.text, refused[i].message, refused[i].message);
+    }
+}
+
 int main(void) {
+    test_grad_scaler();
     test_table();
     test_precisions();
     test_defaults();
