@@ -466,5 +466,6 @@ int luaopen_memtide_core(lua_State *L) {
     bind_open_snapshot(L);
     bind_open_locals(L);
     bind_open_json(L);
+    bind_open_exponents(L);
     return 1;
 }

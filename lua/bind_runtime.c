@@ -489,21 +489,24 @@ static int read_values(lua_State *L) {
     return 2;
 }
 
-/* runtime:write(name, values): a table of numbers, or a function from the index (1, 2, ...) to a number */
+/* runtime:write(name, values): a table of numbers, a batch, or a function from the index (1, 2, ...) to a number */
 static int write_values(lua_State *L) {
     Err e;
     Shape shape;
     const Running *run = running(L);
     const char *name = bind_text_at(L, 2, "write: name");
     bool call = lua_isfunction(L, 3);
-    if (!call && !lua_istable(L, 3))
+    const Batch *given = luaL_testudata(L, 3, BATCH_TYPE);
+    if (!call && !given && !lua_istable(L, 3))
         return bind_error(L, "%s: expected a table of numbers or a function, found %s", name, bind_show(L, 3));
     if (runtime_shape(run->r, 0, name, &shape, &e)) return bind_fail(L, &e);
     Batch *batch = bind_batch_new(L, shape, !dtype_is_float(runtime_type(run->r, 0, name)));
-    if (!call && (int64_t)lua_rawlen(L, 3) != batch->count)
-        return bind_error(L, "%s: expected %I values, found %I", name, (LUAI_UACINT)batch->count,
-            (LUAI_UACINT)lua_rawlen(L, 3));
-    for (int64_t i = 0; i < batch->count; i++) {
+    const int64_t found = given ? given->count : (int64_t)lua_rawlen(L, 3);
+    if (!call && found != batch->count)
+        return bind_error(L, "%s: expected %I values, found %I", name, (LUAI_UACINT)batch->count, (LUAI_UACINT)found);
+    if (given && given->integers != batch->integers) return bind_error(L, "%s: expected %s", name, batch->integers ? "whole numbers" : "numbers");
+    if (given) memcpy(batch->values, given->values, (size_t)found * 4);
+    for (int64_t i = 0; i < batch->count && !given; i++) {
         if (call) {
             lua_pushvalue(L, 3);
             lua_pushinteger(L, i + 1);

@@ -2,6 +2,7 @@
 local cards = require "memtide.net.cards"
 local core = require "memtide.core"
 local data = require "memtide.net.data"
+local exponents = require "memtide.net.exponents"
 local inputs = require "memtide.net.inputs"
 local iterator = require "memtide.net.iterator"
 local measure = require "memtide.results.measure"
@@ -111,6 +112,7 @@ local function check_several(self)
   for _, key in ipairs(NOT_OF_ROUNDS) do
     if v[key] ~= nil then util.fail_at(where, 'experiment: "%s" is not offered with trainings', key) end
   end
+  if v.gradient_exponents then util.fail_at(where, 'experiment: "gradient_exponents" is not offered with trainings') end
   if v.accumulate ~= 1 then
     util.fail_at(where, "experiment: accumulate: a training says it for itself, or its round calls backward several times")
   end
@@ -548,6 +550,15 @@ local function scaling(self, runtime, run)
   if scale then return scale, run.skipped end
 end
 
+-- The exponents of the gradients of one more step, after the cell's runtime is closed: see exponents.lua.
+local function count_exponents(self, copy, device)
+  local of = {network = self.network, device = device, values = self.values, seed = self.seed}
+  return exponents.of(of, copy, function(runtime)
+    local step, _ <close> = steps_of_one(self, runtime)
+    return step(1, true)
+  end)
+end
+
 local function finite(x) return x == x and x ~= math.huge and x ~= -math.huge end
 
 -- Status and reason of a run: prediction and measurement must agree, losses must be finite.
@@ -603,6 +614,7 @@ function cell.run(self, progress)
   local out = {memory = with_names(self, runtime:memory()), losses = run.losses, samples = run.samples,
     device_used = device:used() or counted and process_memory.most() or nil}
   out.loss_scale, out.skipped_steps = scaling(self, runtime, run)
+  local copy = v.gradient_exponents and v.mode ~= "eval" and exponents.copy(runtime, self.network)
   out.status, out.reason = judge(self, out)
   if self.eval and out.status == "ok" then out.accuracy = test_accuracy(self, runtime, self.eval) end
   local more, more_reason, more_code = run.more()
@@ -610,6 +622,7 @@ function cell.run(self, progress)
   out.seconds = measure.seconds(run.samples)
   local closed, left = scope:finish()
   if not closed then out.status, out.reason = "error", left end
+  if copy and out.status == "ok" then out.exponents = count_exponents(self, copy, device) end
   return out
 end
 

@@ -2,6 +2,7 @@
 local cell = require "memtide.net.cell"
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"
+local exponents = require "memtide.net.exponents"
 local estimate = require "memtide.sweep.estimate"
 local settings = require "memtide.net.settings"
 local util = require "memtide.base.util"
@@ -75,6 +76,9 @@ function row.measured(self, found)
   out.host_bytes = found.memory.host
   row.time_columns(out, found.seconds, self.values.batch * self.values.accumulate)
   out.loss_first, out.loss_last = found.losses[1], found.losses[#found.losses]
+  if found.exponents then
+    out.underflow_share, out.gradient_histogram = found.exponents.underflow_share, exponents.text(found.exponents)
+  end
   out.test_accuracy, out.loss_scale, out.skipped_steps = found.accuracy, found.loss_scale, found.skipped_steps
   return out
 end
