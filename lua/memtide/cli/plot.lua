@@ -13,6 +13,7 @@ local KINDS = {
   arena = {of = "script", picture = "memtide.picture.arena"},
   alive = {of = "script", picture = "memtide.picture.alive"},
   sweep = {of = "file", picture = "memtide.picture.sweep"},
+  gradients = {of = "file", picture = "memtide.picture.gradients"},
   pareto = {of = "file", picture = "memtide.picture.pareto"},
 }
 local NAMES = util.sorted_keys(KINDS)

@@ -6,6 +6,7 @@ local claims = require "memtide.sweep.claims"
 local columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local first_cell = require "memtide.cli.first_cell"
+local gradients = require "memtide.picture.gradients"
 local options = require "memtide.cli.options"
 local page = require "memtide.picture.page"
 local pareto = require "memtide.picture.pareto"
@@ -96,6 +97,8 @@ function report.alone(words, given, commands)
   local verdicts, sections = {}, {{title = "The sweep", picture = sweep.picture(facts)}}
   local front, why = pareto.picture(facts)
   sections[2] = {title = "Memory against time", picture = front, text = why}
+  local histograms = gradients.picture(facts)
+  if histograms then sections[3] = {title = "Exponents of the gradients", picture = histograms} end
   for i = 2, #words do
     verdicts[#verdicts + 1] = verdicts_of(load_script(words[i], given), facts)
     add_script(sections, words[i], given)

@@ -47,7 +47,9 @@ local function chosen(rows, all, asked)
   for _, name in ipairs(all) do
     local values = values_of(rows, name)
     said[values] = said[values] or name
-    if name == "status" or report.differs(rows, name) and not UNASKED[name] and said[values] == name then names[#names + 1] = name end
+    if name == "status" or report.differs(rows, name) and not UNASKED[name] and not columns.is_long(name) and said[values] == name then
+      names[#names + 1] = name
+    end
   end
   return names
 end

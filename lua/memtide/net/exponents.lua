@@ -61,7 +61,8 @@ end
 function exponents.of(of, copy, step)
   local exact = gradients(of, copy, "fp32", nil, step)
   local stored = gradients(of, copy, of.values.precision, copy.scale, step)
-  local bins, list, lost, all = {}, {loss_scale = copy.scale}, 0, 0
+  local zero = {exponent = "zero", exact = 0, stored = 0, underflow = 0}
+  local bins, list, lost, all = {zero = zero}, {zero, loss_scale = copy.scale}, 0, 0
   for name, values in pairs(exact) do
     for exponent, counts in pairs(core.exponents(values, stored[name])) do
       local bin = bins[exponent]
@@ -81,11 +82,24 @@ function exponents.of(of, copy, step)
   return list
 end
 
--- The list as the text of a column, "zero:12/30/0 -24:100/20/80": of each exponent exact/stored/underflow
+-- The list as the text of the column gradient_histogram, "scale:1024 zero:12/30/0 -24:100/20/80": the loss scale, if there is
+-- one; then of each exponent exact/stored/underflow
 function exponents.text(list)
-  local words = {}
-  for i, bin in ipairs(list) do words[i] = ("%s:%d/%d/%d"):format(bin.exponent, bin.exact, bin.stored, bin.underflow) end
+  local words = {list.loss_scale and "scale:" .. core.number(list.loss_scale)}
+  for _, bin in ipairs(list) do
+    words[#words + 1] = ("%s:%d/%d/%d"):format(bin.exponent, bin.exact, bin.stored, bin.underflow)
+  end
   return table.concat(words, " ")
+end
+
+-- The list {{exponent =, exact =, stored =, underflow =}, ...} of such a text, with its loss_scale; nil: it is empty.
+function exponents.read(text)
+  local list = {loss_scale = tonumber(text:match "^scale:(%S+)")}
+  for exponent, exact, stored, underflow in text:gmatch "(%S+):(%d+)/(%d+)/(%d+)" do
+    list[#list + 1] = {exponent = math.tointeger(tonumber(exponent)) or exponent, exact = tonumber(exact),
+      stored = tonumber(stored), underflow = tonumber(underflow)}
+  end
+  return list[1] and list
 end
 
 return exponents

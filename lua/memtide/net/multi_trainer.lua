@@ -23,7 +23,7 @@ local function values_of(options)
   local values = {}
   for _, setting in ipairs(settings.list) do
     local name, given = setting.name, options[setting.name]
-    values[name] = given == nil and setting.default or settings.check(core.where(), "joint", name, given)
+    if given == nil then values[name] = setting.default else values[name] = settings.check(core.where(), "joint", name, given) end
   end
   return values
 end

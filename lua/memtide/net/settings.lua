@@ -70,6 +70,7 @@ end
 -- {fused = true} as "fused=true", in the order of the names; {keep = {"output", "loss"}} as "keep=output,loss", and an
 -- empty list as "none"
 local function option_text(value)
+  if math.type(value) then return core.number(value) end
   if type(value) ~= "table" then return tostring(value) end
   return #value == 0 and "none" or table.concat(value, ",")
 end

@@ -2,6 +2,7 @@
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local data = require "memtide.net.data"
+local exponents = require "memtide.net.exponents"
 local memory = require "memtide.net.memory"
 local inputs = require "memtide.net.inputs"
 local literal = require "memtide.base.literal"
@@ -23,8 +24,8 @@ local TRAIN, EVALUATE, PREDICT = 1, 2, 3
 local function values_of(options)
   local where, values = core.where(), {}
   for _, setting in ipairs(settings.list) do
-    local given = options[setting.name]
-    values[setting.name] = given == nil and setting.default or settings.check(where, "trainer", setting.name, given)
+    local given, name = options[setting.name], setting.name
+    if given == nil then values[name] = setting.default else values[name] = settings.check(where, "trainer", name, given) end
   end
   return values
 end
@@ -109,7 +110,7 @@ function trainer.new(options)
   local self = setmetatable({network = network, programs = programs, runtime = runtime,
     model = options.model, files = rawget(options.model, "files"), schedule = options.schedule,
     labels = nn.of_classes(options.loss), base_rate = values.optimizer:rate(), mode = values.mode,
-    allocator = values.allocator, limit = limit, parts = parts, cleared = true, identity = identity(options, values, seed or 1)}, Trainer)
+    values = values, device = cell.device(values.device), seed = seed or 1, allocator = values.allocator, limit = limit, parts = parts, cleared = true, identity = identity(options, values, seed or 1)}, Trainer)
   memory.watch(self)
   return self
 end
@@ -207,6 +208,14 @@ end
 
 -- What the next step multiplies its loss by, a number; nil: nothing, because neither the precision nor grad_scaler asks for it
 function Trainer:loss_scale() return self.runtime:loss_scale(TRAIN) end
+
+-- How many elements of the gradients have which exponent, in fp32 and as this trainer's step makes them of a batch, and the share
+-- of those that underflow: the list of exponents.of. A copy of the parameters makes two steps in a runtime of its own: the
+-- trainer's parameters, memory and counts stay as they are.
+function Trainer:gradient_exponents(x, y)
+  if self.mode ~= "train" then util.fail 'trainer:gradient_exponents: expected mode = "train"' end
+  return exponents.of(self, exponents.copy(self.runtime, self.network), function(runtime) return runtime:step(1, x, y) end)
+end
 
 -- All batches of a loader -> mean loss, share of labels that are right (nil: targets are not labels), samples
 local function evaluate_all(self, loader)

@@ -19,6 +19,14 @@ local function are_flags(text)
   return true
 end
 
+local function is_histogram(text)
+  for word in text:gsub("^scale:[%d.e+-]+ ", ""):gmatch "%S+" do
+    local exponent = word:match "^(%S+):%d+/%d+/%d+$"
+    if not exponent or not (exponent == "zero" or exponent == "inf" or exponent == "nan" or exponent:find "^%-?%d+$") then return false end
+  end
+  return true
+end
+
 local COUNT = "a whole number from 1"
 columns.types = {
   text = {expected = "a text", reads = "text"},
@@ -39,6 +47,8 @@ columns.types = {
     reads = "number"}, -- may be below 0, as differences are
   number = {test = is_number, expected = "a number", reads = "number"},
   seconds = {test = is_number, expected = "a number", always = true, reads = "number"},
+  histogram = {test = is_histogram, expected = "counts of gradients, EXPONENT:EXACT/STORED/UNDERFLOW", reads = "text",
+    long = true}, -- too long for a table
   flags = {test = are_flags, expected = "flags of docs/sweeps.md", reads = "text"},
 }
 
@@ -65,6 +75,9 @@ end
 
 -- Does every file have this column? (Not: an axis of the script's own, or a column that only some files have.)
 function columns.is_fixed(name) return columns.of[name] ~= nil and columns.of[name].since > 0 end
+
+-- Are its values too long for a table?
+function columns.is_long(name) return columns.types[columns.type_of[name] or "value"].long or false end
 
 -- The names of a group's columns in the order of the file: those of every file, or (own) those that only some files
 -- have

@@ -50,7 +50,7 @@ function row.predicted(self)
   return out
 end
 
--- Further digits of a time are noise.
+-- Further digits of a time are noise, and those of a share nobody reads.
 local function six_digits(x) return tonumber(("%.6g"):format(x)) end
 
 -- Sets the columns of times from the seconds of steps, at least one, of `batch` samples each.
@@ -77,7 +77,7 @@ function row.measured(self, found)
   row.time_columns(out, found.seconds, self.values.batch * self.values.accumulate)
   out.loss_first, out.loss_last = found.losses[1], found.losses[#found.losses]
   if found.exponents then
-    out.underflow_share, out.gradient_histogram = found.exponents.underflow_share, exponents.text(found.exponents)
+    out.underflow_share, out.gradient_histogram = six_digits(found.exponents.underflow_share or 0), exponents.text(found.exponents)
   end
   out.test_accuracy, out.loss_scale, out.skipped_steps = found.accuracy, found.loss_scale, found.skipped_steps
   return out
