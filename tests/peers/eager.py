@@ -140,7 +140,9 @@ def run_case(case, watch=contextlib.nullcontext()):
         optimizer, clip = make_optimizer(case, model)
     else:
         model.eval()
-    scaler = torch.amp.GradScaler(device.type) if training and case.precision == "amp_fp16" else None
+    scaled = training and case.settings.get("grad_scaler", case.precision == "amp_fp16")
+    options = scaled if isinstance(scaled, dict) else {}
+    scaler = torch.amp.GradScaler(device.type, **options) if scaled is not False else None
 
     def criterion(output, y):
         # as `a + 0.3 * b + 0.3 * c`: no name holds a term

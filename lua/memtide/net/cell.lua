@@ -550,13 +550,17 @@ local function scaling(self, runtime, run)
   if scale then return scale, run.skipped end
 end
 
--- The exponents of the gradients of one more step, after the cell's runtime is closed: see exponents.lua.
-local function count_exponents(self, copy, device)
+-- Sets out.exponents from one more step, after the cell's runtime is closed: see exponents.lua.
+local function count_exponents(self, copy, device, out)
   local of = {network = self.network, device = device, values = self.values, seed = self.seed}
-  return exponents.of(of, copy, function(runtime)
-    local step, _ <close> = steps_of_one(self, runtime)
-    return step(1, true)
-  end)
+  local function step(runtime)
+    local take, _ <close> = steps_of_one(self, runtime)
+    return take(1, true)
+  end
+  local good, found = util.try(exponents.of, nil, of, copy, step)
+  if good then out.exponents = found
+  elseif util.is_interrupt(found) then error(found, 0)
+  else out.status, out.reason = "error", "gradient_exponents: " .. util.text_of(found) end
 end
 
 local function finite(x) return x == x and x ~= math.huge and x ~= -math.huge end
@@ -622,7 +626,7 @@ function cell.run(self, progress)
   out.seconds = measure.seconds(run.samples)
   local closed, left = scope:finish()
   if not closed then out.status, out.reason = "error", left end
-  if copy and out.status == "ok" then out.exponents = count_exponents(self, copy, device) end
+  if copy and out.status == "ok" then count_exponents(self, copy, device, out) end
   return out
 end
 

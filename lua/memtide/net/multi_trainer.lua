@@ -70,12 +70,15 @@ function Joint:predicted(steps)
     calls = calls, with = table.move(self.list, 2, #self.list, 1, {})})
 end
 
--- One step of a program -> its loss, 0 if it has none; nil, message, code: failed (no memory, for example)
+-- One step of a program -> its loss, 0 if it has none, seconds, skipped; nil, message, code: failed (no memory, for example)
 function Joint:step(name, x, y)
   local loss, message, code = self.runtime:step(place(self, name), x, y)
   if loss then memory.after(self) end
   return loss, message, code
 end
+
+-- What a program's next step multiplies its loss by, a number; nil: nothing
+function Joint:loss_scale(name) return self.runtime:loss_scale(place(self, name)) end
 
 -- Runs a program that evaluates -> its outputs, their shape; nil, message, code: failed
 function Joint:outputs(name, x, y)

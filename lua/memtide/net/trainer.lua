@@ -80,6 +80,7 @@ local function identity(options, values, seed)
     input = inputs.text(options.input), batch = tostring(values.batch), accumulate = tostring(values.accumulate),
     schedule = options.schedule and options.schedule.text or "none",
     precision = values.precision, optimizer = tostring(values.optimizer), mode = values.mode,
+    grad_scaler = options.grad_scaler ~= nil and settings.text(values.grad_scaler) or nil,
     parts = options.parts and "true" or nil}
 end
 
@@ -129,7 +130,8 @@ local function follow_schedule(self)
   util.must(self.runtime:write("lr", {self.schedule:rate(self.base_rate, core.updates(self.runtime))}))
 end
 
--- One update from x and its targets -> loss, seconds, skipped; nil, message, code: failed (no memory, for example)
+-- One update from x and its targets -> loss, seconds, skipped (the loss scale was too large: no update was made); nil, message,
+-- code: failed (no memory, for example)
 function Trainer:step(x, y)
   follow_schedule(self)
   self.cleared = false
