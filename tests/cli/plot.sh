@@ -112,7 +112,7 @@ is $status 0 "a report of names that are markup"
 is "$(echo "$out" | grep -c '<script>alert\|<b>')" 0 "which stay text"
 
 # ---- mistakes
-fails 2 'plot: expected a kind of picture (alive, arena, pareto, sweep, tide), found "tode" (did you mean "tide"?)' "a misspelt kind" \
+fails 2 'plot: expected a kind of picture (alive, arena, gradients, pareto, sweep, tide), found "tode" (did you mean "tide"?)' "a misspelt kind" \
     plot tode x.lua
 fails 2 "plot: expected one script, found 0" "no script" plot tide
 fails 2 "plot: expected one file of results, found 0" "no file" plot sweep

@@ -160,6 +160,38 @@ tap.is(rows_of("net.csv")[1].gradient_exponents, "true", "the setting is a colum
 out, status = run "run net.lua --set gradient_exponents=true --set mode=eval --set precision=fp32 --set grad_scaler=false --csv eval.csv"
 tap.is(status, 0, "it runs: " .. out:match "[^\n]*")
 tap.is(rows_of("eval.csv")[1].gradient_histogram, "", "its columns are empty")
+
+-- the step that counts fails: what was measured stays, and the row says why
+script = assert(io.open(folder .. "/short.lua", "w"))
+script:write [[
+local mt = require "memtide"
+local batches = 0
+return mt.experiment{name = "short", input = {2}, target = {1}, batch = 1, steps = 3, warmup = 0, gradient_exponents = true,
+  model = mt.nn.Linear(2, 1), loss = mt.nn.MSELoss(), data = function()
+    return function()
+      batches = batches + 1
+      return batches <= 3 and {1, 2} or error "there are three batches", {1}
+    end
+  end}
+]]
+script:close()
+out, status = run "run short.lua"
+local row = rows_of("short.csv")[1]
+tap.is(status .. row.status, "1error", "a cell whose gradients cannot be counted is an error")
+tap.has(row.reason, "gradient_exponents: ", "that says where it happened")
+tap.has(row.reason, "there are three batches", "and why")
+tap.ok(row.peak_bytes == row.predicted_peak_bytes and row.peak_bytes ~= "", "its memory is in the row")
+
+-- trainings have none
+script = assert(io.open(folder .. "/two.lua", "w"))
+script:write [[
+local mt = require "memtide"
+return mt.experiment{name = "two", gradient_exponents = true, batch = 2, steps = 1,
+  trainings = {a = {model = mt.nn.Linear(2, 1), input = {2}, loss = mt.nn.MSELoss(), precision = "amp_fp16", grad_scaler = 8}},
+  round = function(t) t.a:step({1, 2, 3, 4}, {1, 2}) end}
+]]
+script:close()
+tap.has(run "run two.lua", '"gradient_exponents" is not offered with trainings', "trainings have none")
 os.execute("rm -r " .. folder)
 
 tap.done()

@@ -105,6 +105,34 @@ do
   tap.is(trainer:loss_scale(), 2.0 ^ 29, "and the scale has backed off")
 end
 
+-- a run that is resumed has its scale; another scaler is another run
+do
+  local path = os.tmpname()
+  local trainer <close> = new_trainer("amp_fp16", {init_scale = 2.0 ^ 30})
+  trainer:step(batch_of(1))
+  assert(trainer:save_state(path))
+  local again <close> = new_trainer("amp_fp16", {init_scale = 2.0 ^ 30})
+  assert(again:load_state(path))
+  tap.is(again:loss_scale(), 2.0 ^ 29, "the scale goes on")
+  local other <close> = new_trainer("amp_fp16", 1024)
+  tap.raises("grad_scaler", "another scaler is refused", other.load_state, other, path)
+  os.remove(path)
+end
+
+-- several networks: each has a scale of its own
+do
+  local function program(name, scale)
+    return {name = name, model = nn.Sequential{{name, nn.Linear(2, 1)}}, input = {2}, loss = nn.MSELoss(),
+      optimizer = optim.SGD{lr = 0.1}, grad_scaler = scale}
+  end
+  local joint <close> = assert(mt.joint{programs = {program("a", 8), program("b", {init_scale = 2.0 ^ 100}), program("c", false)},
+    batch = 1, precision = "amp_fp16"})
+  for _, name in ipairs{"a", "b", "c"} do
+    tap.is(select(3, joint:step(name, {1, 2}, {3})), name == "b", name .. ": whether it is skipped")
+  end
+  tap.ok(joint:loss_scale "a" == 8 and joint:loss_scale "b" == 2.0 ^ 99 and not joint:loss_scale "c", "a scale for each program")
+end
+
 -- ---- options
 
 local check = settings.known.grad_scaler.check
