@@ -86,7 +86,9 @@ part_ways() { # twice: then with the plans that were compiled and kept
     [ "$DEVICE" = cuda:0 ] || skipped "of cuda:0 only"
     "$BUILD/tests/cuda/t_conv_ways" "$EACH" && "$BUILD/tests/cuda/t_conv_ways" "$EACH" && "$BUILD/tests/cuda/t_linear"
 }
-part_oracle() { TEST_DEVICE=$DEVICE "$memtide" tests/lua/t_oracle.lua; }
+part_oracle() {
+    for test in oracle grad_scaler; do TEST_DEVICE=$DEVICE "$memtide" "tests/lua/t_$test.lua" || return; done
+}
 part_truth() { TEST_DEVICE=$DEVICE "$BUILD/tests/device/t_truth"; }
 
 sanitize() { # some networks are enough: all kinds of kernels, in every precision

@@ -1,5 +1,6 @@
 -- The loss scale: the scales and the steps without an update are those of torch.amp.GradScaler (tests/oracle/grad_scaler.lua,
--- by tests/peers/grad_scaler.py, which has these formulas, too); its options are PyTorch's; and what it needs is predicted.
+-- by tests/peers/grad_scaler.py, which has these formulas, too), on the CPU or the device that TEST_DEVICE names; its options are
+-- PyTorch's; and what it needs is predicted.
 local tap = dofile "tests/tap.lua"
 local mt = require "memtide"
 local settings = require "memtide.net.settings"
@@ -15,7 +16,7 @@ end
 local function new_trainer(precision, grad_scaler, more)
   local options = {model = nn.Sequential{nn.Linear(INPUTS, HIDDEN, {bias = false}), nn.ReLU(), nn.Linear(HIDDEN, OUTPUTS, {bias = false})},
     input = {INPUTS}, batch = BATCH, loss = nn.MSELoss(), optimizer = optim.SGD{lr = RATE}, precision = precision,
-    grad_scaler = grad_scaler}
+    grad_scaler = grad_scaler, device = os.getenv "TEST_DEVICE" or "cpu"}
   for key, value in pairs(more or {}) do options[key] = value end
   local made = assert(mt.trainer(options))
   for k, param in ipairs(made:parameters()) do assert(made:write(param.name, values(param.elements, k - 1))) end
