@@ -112,7 +112,7 @@ local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 return mt.experiment{name = "net", input = {3, 8, 8}, classes = 5, batch = 4, accumulate = 2, steps = 3, warmup = 1,
   model = nn.Sequential{nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(288, 5)},
-  loss = nn.CrossEntropyLoss(), optimizer = optim.Adam(),
+  loss = nn.CrossEntropyLoss(), optimizer = optim.Adam(), schedule = optim.StepLR(2),
   sweep = {{"precision", {"fp32", "amp_fp16", "master_fp16"}}, {"grad_scaler", {false, 1024, {init_scale = 2.0 ^ 60}}}, {"mode", {"train"}}}}
 ]]
 script:close()

@@ -21,7 +21,7 @@ end
 -- that of the other step.
 local function settings_of(values, precision, scale)
   local out = cell_settings.for_core(values)
-  out.precision, out.grad_scaler, out.keep_gradients, out.scheduled = precision, scale or false, true, nil
+  out.precision, out.grad_scaler, out.keep_gradients = precision, scale or false, true
   out.optimizer = optim.optim.SGD{lr = 0} -- no states
   if math.type(out.checkpoint) then out.checkpoint = "all" end
   if math.type(out.offload) then out.offload = "none" end
