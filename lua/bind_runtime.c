@@ -504,7 +504,8 @@ static int write_values(lua_State *L) {
     const int64_t found = given ? given->count : (int64_t)lua_rawlen(L, 3);
     if (!call && found != batch->count)
         return bind_error(L, "%s: expected %I values, found %I", name, (LUAI_UACINT)batch->count, (LUAI_UACINT)found);
-    if (given && given->integers != batch->integers) return bind_error(L, "%s: expected %s", name, batch->integers ? "whole numbers" : "numbers");
+    if (given && given->integers != batch->integers)
+        return bind_error(L, "%s: expected %s", name, batch->integers ? "whole numbers" : "numbers");
     if (given) memcpy(batch->values, given->values, (size_t)found * 4);
     for (int64_t i = 0; i < batch->count && !given; i++) {
         if (call) {

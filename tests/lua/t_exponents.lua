@@ -85,7 +85,8 @@ local folder = os.tmpname()
 os.remove(folder)
 assert(os.execute("mkdir " .. folder))
 local function run(words)
-  local pipe = assert(io.popen(("cd %s && %s %s 2>&1"):format(folder, MEMTIDE:find "^/" and MEMTIDE or "$OLDPWD/" .. MEMTIDE, words)))
+  local program = MEMTIDE:find "^/" and MEMTIDE or "$OLDPWD/" .. MEMTIDE
+  local pipe = assert(io.popen(("cd %s && %s %s 2>&1"):format(folder, program, words)))
   local out = pipe:read "a"
   return out, select(3, pipe:close())
 end
@@ -113,7 +114,8 @@ local nn, optim = mt.nn, mt.optim
 return mt.experiment{name = "net", input = {3, 8, 8}, classes = 5, batch = 4, accumulate = 2, steps = 3, warmup = 1,
   model = nn.Sequential{nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(288, 5)},
   loss = nn.CrossEntropyLoss(), optimizer = optim.Adam(), schedule = optim.StepLR(2),
-  sweep = {{"precision", {"fp32", "amp_fp16", "master_fp16"}}, {"grad_scaler", {false, 1024, {init_scale = 2.0 ^ 60}}}, {"mode", {"train"}}}}
+  sweep = {{"precision", {"fp32", "amp_fp16", "master_fp16"}},
+    {"grad_scaler", {false, 1024, {init_scale = 2.0 ^ 60}}}, {"mode", {"train"}}}}
 ]]
 script:close()
 local out, status = run "run net.lua --csv plain.csv"
@@ -128,7 +130,8 @@ for i, row in ipairs(counted) do
   local what, without = row.case, plain[i]
   tap.is(row.status, "ok", what .. ": predicted is measured")
   tap.ok(row.cell ~= without.cell, "a cell of its own")
-  for _, name in ipairs{"predicted_peak_bytes", "peak_bytes", "allocated_bytes", "loss_first", "loss_last", "loss_scale", "skipped_steps"} do
+  for _, name in ipairs{"predicted_peak_bytes", "peak_bytes", "allocated_bytes", "loss_first", "loss_last", "loss_scale",
+      "skipped_steps"} do
     tap.is(row[name], without[name], what .. ": the same " .. name)
   end
   local list = exponents.read(row.gradient_histogram)
@@ -177,7 +180,7 @@ return mt.experiment{name = "short", input = {2}, target = {1}, batch = 1, steps
 script:close()
 out, status = run "run short.lua"
 local row = rows_of("short.csv")[1]
-tap.is(status .. row.status, "1error", "a cell whose gradients cannot be counted is an error")
+tap.is(status .. row.status, "1error", "a cell whose gradients cannot be counted is an error: " .. out:match "[^\n]*")
 tap.has(row.reason, "gradient_exponents: ", "that says where it happened")
 tap.has(row.reason, "there are three batches", "and why")
 tap.ok(row.peak_bytes == row.predicted_peak_bytes and row.peak_bytes ~= "", "its memory is in the row")

@@ -122,9 +122,9 @@ end
 
 -- several networks: each has a scale of its own
 do
-  local function program(name, scale)
+  local function program(name, given)
     return {name = name, model = nn.Sequential{{name, nn.Linear(2, 1)}}, input = {2}, loss = nn.MSELoss(),
-      optimizer = optim.SGD{lr = 0.1}, grad_scaler = scale}
+      optimizer = optim.SGD{lr = 0.1}, grad_scaler = given}
   end
   local joint <close> = assert(mt.joint{programs = {program("a", 8), program("b", {init_scale = 2.0 ^ 100}), program("c", false)},
     batch = 1, precision = "amp_fp16"})

@@ -597,7 +597,8 @@ local function start_from_weights(one, runtime)
   return weights.load({runtime = runtime, network = one.network, files = one.files}, path, options)
 end
 
--- Runs the compiled cell -> {status, reason, memory, seconds, samples, losses, accuracy, loss_scale, skipped_steps}; what was not measured is nil.
+-- Runs the compiled cell -> {status, reason, memory, seconds, samples, losses, accuracy, loss_scale, skipped_steps,
+-- exponents}; what was not measured is nil.
 -- progress(i, n) is called before step i.
 function cell.run(self, progress)
   assert(self.program)

@@ -30,9 +30,8 @@ end
 
 -- Gradients by name, as batches. of: {network, device, values = settings, seed}; step(runtime) makes one step of program 1.
 local function gradients(of, copy, precision, scale, step)
-  local program = util.must(core.compile(of.network, settings_of(of.values, precision, scale), of.device))
-  local runtime = util.must(core.runtime{programs = {program}, allocator = of.values.allocator, seed = of.seed})
-  local scope <close> = runtime
+  local program <close> = util.must(core.compile(of.network, settings_of(of.values, precision, scale), of.device))
+  local runtime <close> = util.must(core.runtime{programs = {program}, allocator = of.values.allocator, seed = of.seed})
   for name, values in pairs(copy.values) do util.must(runtime:write(name, values)) end
   util.must(step(runtime))
   local found = {}
@@ -40,7 +39,6 @@ local function gradients(of, copy, precision, scale, step)
     if param.trainable then found[param.name] = util.must(runtime:read(param.name .. ".grad", 1, true)) end
   end
   util.must(runtime:finish())
-  program:close()
   return found
 end
 

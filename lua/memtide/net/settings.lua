@@ -82,9 +82,9 @@ local function options_text(value)
   return table.concat(parts, " ")
 end
 
--- The value, if the core takes `text` for it
-local function known_to_core(row, value, text)
-  local known, problem = core.check_setting(row.name, text)
+-- The value, if the core takes the text `written` for it
+local function known_to_core(row, value, written)
+  local known, problem = core.check_setting(row.name, written)
   if known then return value end
   return nil, nil, (problem:gsub("^[%w_]+: ", ""))
 end

@@ -111,7 +111,8 @@ function trainer.new(options)
   local self = setmetatable({network = network, programs = programs, runtime = runtime,
     model = options.model, files = rawget(options.model, "files"), schedule = options.schedule,
     labels = nn.of_classes(options.loss), base_rate = values.optimizer:rate(), mode = values.mode,
-    values = values, device = cell.device(values.device), seed = seed or 1, allocator = values.allocator, limit = limit, parts = parts, cleared = true, identity = identity(options, values, seed or 1)}, Trainer)
+    values = values, device = cell.device(values.device), seed = seed or 1,
+    allocator = values.allocator, limit = limit, parts = parts, cleared = true, identity = identity(options, values, seed or 1)}, Trainer)
   memory.watch(self)
   return self
 end

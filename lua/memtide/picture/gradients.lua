@@ -93,8 +93,10 @@ local function draw(panel, top, least, most)
   local x = chart.linear(least, most, box.left, box.right)
   local y = chart.logarithmic(0.7, panel.tallest * 1.3, box.bottom, box.top)
   local scale = panel.scale and ("loss scale %s"):format(chart.plain(panel.scale)) or "no loss scale"
-  return {chart.label(20, top + 8, svg.fitted(("%s: %s"):format(panel.row.case, scale), theme.WIDTH - 40, theme.LETTERS), {class = "ink bold"}),
-    chart.label(20, top + 24, svg.fitted(title_of(panel), theme.WIDTH - 40, theme.LETTERS), {class = "muted"}),
+  local function line(y_of, text, class)
+    return chart.label(20, y_of, svg.fitted(text, theme.WIDTH - 40, theme.LETTERS), {class = class})
+  end
+  return {line(top + 8, ("%s: %s"):format(panel.row.case, scale), "ink bold"), line(top + 24, title_of(panel), "muted"),
     ranges(panel, box, x), chart.left_axis(box, chart.powers(1, panel.tallest * 1.3, 6), y),
     bars(panel, box, x, y), chart.bottom_axis(box, ticks(least, most), x)}, box.bottom + 44
 end

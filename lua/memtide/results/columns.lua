@@ -19,10 +19,11 @@ local function are_flags(text)
   return true
 end
 
+local NO_EXPONENT = {zero = true, inf = true, nan = true}
 local function is_histogram(text)
   for word in text:gsub("^scale:[%d.e+-]+ ", ""):gmatch "%S+" do
     local exponent = word:match "^(%S+):%d+/%d+/%d+$"
-    if not exponent or not (exponent == "zero" or exponent == "inf" or exponent == "nan" or exponent:find "^%-?%d+$") then return false end
+    if not exponent or not NO_EXPONENT[exponent] and not exponent:find "^%-?%d+$" then return false end
   end
   return true
 end

@@ -63,7 +63,8 @@ local function new_take(step, seen)
 end
 
 -- Makes the warmup + steps steps, by step(i, last) -> loss, seconds, skipped (nil, reason, code: it failed): {samples,
--- losses, skipped = how many were, more()}; nil, reason, code: a step failed. more() makes further steps if reliable times need them, and returns true; or nil, reason, code. progress(i, n) is called before step i.
+-- losses, skipped = how many were, more()}; nil, reason, code: a step failed. more() makes further steps if reliable times need
+-- them, and returns true; or nil, reason, code. progress(i, n) is called before step i.
 function measure.run(self, step, device, progress)
   local list, losses, skipped, all = {}, {}, 0, self.warmup + self.steps
   local take = new_take(step, evidence.new(device))

@@ -80,7 +80,8 @@ local function telling(list)
   if names then return names end
   names = {}
   for _, name in ipairs(list) do
-    if (name == "repeat" or columns.is_setting(name) or not columns.is_fixed(name)) and not columns.is_long(name) then names[#names + 1] = name end
+    local tells = name == "repeat" or columns.is_setting(name) or not columns.is_fixed(name)
+    if tells and not columns.is_long(name) then names[#names + 1] = name end
   end
   names_of[list] = names
   return names
