@@ -581,7 +581,8 @@ for name in [name for name in CASES if name.startswith("random_") and len(CASES[
 
 # ---- those whose lists stand in tests/peers/eager/, for machines without PyTorch
 
-SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 normalised_amp_bf16 mlp_accumulate "
+SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 mlp_amp_fp16_disabled mlp_fp32_scaled "
+         "normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
          "loss_bce_logits loss_bce_logits_weighted loss_cross_entropy_smoothed glu_fp32 optim_sgd_nesterov optim_adafactor "
          "optim_clipped optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval "
