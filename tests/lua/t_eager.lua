@@ -145,6 +145,9 @@ local function refused(want, what, model, precision, chosen, card, steps, featur
   tap.has(message or "", want, "... with its reason")
 end
 
+refused("torch.amp.GradScaler refuses gradients of fp16", "a scaler of fp16 gradients", "nn.Linear(24, 24)", "fp16",
+  "}, grad_scaler = {init_scale = 8")
+
 local function attention(width, heads) return ATTENTION:format(width, heads, width) end
 
 -- The op of attention that is predicted
