@@ -464,6 +464,7 @@ int luaopen_memtide_core(lua_State *L) {
     bind_open_file(L);
     bind_open_weights(L);
     bind_open_snapshot(L);
+    bind_open_pickle(L);
     bind_open_locals(L);
     bind_open_json(L);
     bind_open_exponents(L);

@@ -98,6 +98,7 @@ void bind_open_lock(lua_State *L);
 void bind_open_file(lua_State *L);
 void bind_open_weights(lua_State *L);
 void bind_open_snapshot(lua_State *L);
+void bind_open_pickle(lua_State *L);
 void bind_open_locals(lua_State *L);
 void bind_open_json(lua_State *L);
 void bind_open_exponents(lua_State *L);

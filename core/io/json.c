@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/number.h"
+#include "base/utf8.h"
 
 /* "expected ... at byte 7, found '}'" */
 static int unexpected(const Json *j, const char *expected, Err *e) {
@@ -14,20 +15,6 @@ static int unexpected(const Json *j, const char *expected, Err *e) {
     if (j->at < j->end) snprintf(found, sizeof found, c >= 0x20 && c < 0x7f ? "'%c'" : "byte 0x%02x", c);
     return err_set(e, ERR_FORMAT, "%s: expected %s at byte %zu, found %s", j->what, expected,
                    (size_t)(j->at - j->start), found);
-}
-
-/* Number of bytes of the character at p; 0: not UTF-8 (cut off, overlong, a surrogate, or above U+10FFFF). */
-static size_t utf8_length(const unsigned char *p, const unsigned char *end) {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t n = *p < 0x80 ? 1 : *p >> 5 == 6 ? 2 : *p >> 4 == 14 ? 3 : *p >> 3 == 30 ? 4 : 0;
-    if (n < 2) return n;
-    if ((size_t)(end - p) < n) return 0;
-    uint32_t c = *p & (0xffu >> (n + 1));
-    for (size_t i = 1; i < n; i++) {
-        if (p[i] >> 6 != 2) return 0;
-        c = c << 6 | (p[i] & 0x3fu);
-    }
-    return c >= least[n] && c <= 0x10ffff && c >> 11 != 0xd800 >> 11 ? n : 0;
 }
 
 static char *utf8_put(char *to, uint32_t c) {
@@ -42,7 +29,7 @@ static char *utf8_put(char *to, uint32_t c) {
 int json_open(Json *j, char *text, size_t n, const char *what, Err *e) {
     *j = (Json){text, text, text + n, what};
     while (j->at < j->end) {
-        size_t length = utf8_length((unsigned char *)j->at, (unsigned char *)j->end);
+        size_t length = utf8_length(j->at, j->end);
         if (length == 0) return unexpected(j, "UTF-8", e);
         j->at += length;
     }
