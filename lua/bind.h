@@ -26,6 +26,7 @@
 #define BOX_TEXT "memtide.Text"
 #define BOX_TRACE "memtide.Trace"
 #define BOX_SNAPSHOT "memtide.Snapshot"
+#define BOX_PLACES "memtide.Places"
 
 enum { BOX_PARENTS = 8 };
 

@@ -87,7 +87,7 @@ static int dump(lua_State *L) {
 /* A trace's last step on a device that only counts; code: OK, or ERR_OOM at the limit. */
 typedef struct Walk { TracePeak peak; int code; Err e; } Walk;
 
-static int walk(const EagerBox *box, const Trace *t, size_t limit, Walk *out, Err *e) {
+static int walk(const EagerBox *box, const Trace *t, size_t limit, Walk *out, TracePlaces *places, Err *e) {
     Device *cpu, *dry;
     Ledger ledger;
     int code = device_open("cpu", &cpu, e);
@@ -95,7 +95,7 @@ static int walk(const EagerBox *box, const Trace *t, size_t limit, Walk *out, Er
     if (!(code = device_dry_open(cpu, &dry, e))) {
         ledger_open(&ledger, dry, limit);
         const int from = t->marks[t->n_marks - 1].event;
-        out->code = trace_replay(t, &box->caching, &ledger, from, &out->peak, &out->e);
+        out->code = trace_replay(t, &box->caching, &ledger, from, &out->peak, places, &out->e);
         device_close(dry);
         if (out->code && out->code != ERR_OOM) code = (*e = out->e, out->code);
     }
@@ -137,6 +137,41 @@ static void push_bounds(lua_State *L, const Walk *found, int n) {
     bind_set_integer(L, "reserved_most", (lua_Integer)reserved[1]);
 }
 
+/* What the options {memory, context, estimate} at 2 ask for: the limit of memory, a walk for each kind of estimate in found[],
+ * and which of them is meant. */
+typedef struct Walks { Walk found[ESTIMATES]; int n, at; size_t context, room; } Walks;
+
+static int walk_all(lua_State *L, const EagerBox *box, Walks *out, Err *e) {
+    luaL_checktype(L, 2, LUA_TTABLE);
+    const EstimateKind which = estimate_of(L);
+    const size_t limit = bind_bytes(L, 2, "memory"), context = bind_bytes(L, 2, "context");
+    /* a limit of 0 is none: a card that the context fills has room for a byte */
+    out->room = limit > context ? limit - context : limit ? 1 : 0;
+    out->context = context;
+    out->n = box->of->estimated ? ESTIMATES : 1;
+    out->at = ESTIMATE_LIKELY;
+    for (int k = 0; k < out->n; k++) {
+        int code = walk(box, &box->of[k].trace, out->room, &out->found[k], NULL, e);
+        if (code) return code;
+        if (which != ESTIMATE_LIKELY && is_less(&out->found[k], &out->found[out->at]) == (which == ESTIMATE_LEAST)) out->at = k;
+    }
+    return OK;
+}
+
+/* trace:step{the options of predict} -> the table of the last step: bind_step.c. Where it does not fit, it is that of a device
+ * that has the room. */
+static int step(lua_State *L) {
+    Err e;
+    Walks all;
+    const EagerBox *box = bind_get(L, 1, BOX_TRACE);
+    lua_settop(L, 2);
+    if (walk_all(L, box, &all, &e)) return bind_fail(L, &e);
+    const Trace *t = &box->of[all.at].trace;
+    Walk again;
+    if (walk(box, t, all.found[all.at].code ? 0 : all.room, &again, bind_places_new(L), &e)) return bind_fail(L, &e);
+    return bind_push_trace(L, t, t->marks[t->n_marks - 1].event, bind_get(L, 3, BOX_PLACES));
+}
+
 /* trace:predict{memory = limit in bytes, context = bytes of the process's context, if it is known, estimate = "likely",
  * "least" or "most" of sizes that only cuDNN knows} -> what program:predict gives, and max_memory_allocated,
  * max_memory_reserved, needs (what the device must have), and, where the context is known, device_bytes, which is the same;
@@ -145,29 +180,21 @@ static void push_bounds(lua_State *L, const Walk *found, int n) {
 static int predict_trace(lua_State *L) {
     Err e;
     const EagerBox *box = bind_get(L, 1, BOX_TRACE);
-    luaL_checktype(L, 2, LUA_TTABLE);
-    const EstimateKind which = estimate_of(L);
-    const size_t limit = bind_bytes(L, 2, "memory"), context = bind_bytes(L, 2, "context");
-    /* a limit of 0 is none: a card that the context fills has room for a byte */
-    const size_t room = limit > context ? limit - context : limit ? 1 : 0;
-    const int n = box->of->estimated ? ESTIMATES : 1;
-    Walk found[ESTIMATES];
-    int at_kind = ESTIMATE_LIKELY;
-    for (int k = 0; k < n; k++) {
-        if (walk(box, &box->of[k].trace, room, &found[k], &e)) return bind_fail(L, &e);
-        if (which != ESTIMATE_LIKELY && is_less(&found[k], &found[at_kind]) == (which == ESTIMATE_LEAST)) at_kind = k;
-    }
-    const Trace *t = &box->of[at_kind].trace;
-    const TracePeak peak = found[at_kind].peak;
-    const int code = found[at_kind].code;
+    Walks all;
+    if (walk_all(L, box, &all, &e)) return bind_fail(L, &e);
+    const Trace *t = &box->of[all.at].trace;
+    const Walk *found = &all.found[all.at];
+    const TracePeak peak = found->peak;
+    const size_t context = all.context;
+    const int code = found->code;
     lua_createtable(L, 0, 15);
-    push_bounds(L, found, n);
+    push_bounds(L, all.found, all.n);
     bind_set_integer(L, "lower_bound", (lua_Integer)peak.allocated);
     bind_set_integer(L, "allocated", (lua_Integer)peak.allocated_end);
     bind_set_integer(L, "reserved", (lua_Integer)peak.reserved_end);
     bind_set_integer(L, "host", (lua_Integer)t->host);
     bind_set_boolean(L, "fits", code == OK);
-    if (code) bind_set_string(L, "reason", found[at_kind].e.text);
+    if (code) bind_set_string(L, "reason", found->e.text);
     bind_set_integer(L, "max_memory_allocated", (lua_Integer)peak.allocated);
     bind_set_integer(L, "max_memory_reserved", (lua_Integer)peak.reserved);
     bind_set_integer(L, "needs", (lua_Integer)(peak.reserved + context));
@@ -294,10 +321,11 @@ static int cards(lua_State *L) {
 }
 
 void bind_open_eager(lua_State *L) {
-    static const luaL_Reg methods[] = {{"dump", dump}, {"step", bind_trace_step}, {"predict", predict_trace},
+    static const luaL_Reg methods[] = {{"dump", dump}, {"step", step}, {"predict", predict_trace},
                                        {"alive", alive},
                                        {"cost", cost}, {"floor", floor_time}, {"convolutions", convolutions}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"eager", new_trace}, {"cards", cards}, {NULL, NULL}};
     bind_type(L, BOX_TRACE, methods);
+    bind_type(L, BOX_PLACES, NULL);
     luaL_setfuncs(L, functions, 0);
 }

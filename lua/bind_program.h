@@ -24,8 +24,11 @@ AllocKind bind_allocator(lua_State *L, int index);
 /* t[key] of the table at `index`, in bytes; 0 if it is nil */
 size_t bind_bytes(lua_State *L, int index, const char *key);
 
-/* program:step(), trace:step(): bind_step.c */
+/* program:step(): bind_step.c */
 int bind_program_step(lua_State *L);
-int bind_trace_step(lua_State *L);
+/* Pushes empty places, which are freed with the value on the stack. */
+TracePlaces *bind_places_new(lua_State *L);
+/* Pushes the table of what a trace does from event `from` on: bind_step.c. Returns 1. */
+int bind_push_trace(lua_State *L, const Trace *t, int from, const TracePlaces *places);
 
 #endif

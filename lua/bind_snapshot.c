@@ -59,7 +59,23 @@ static int info(lua_State *L) {
     return 1;
 }
 
-static int walk_replay(const Snapshot *s, Ledger *l, void *arg, Err *e) { return snapshot_replay(s, l, arg, e); }
+static int walk_replay(const Snapshot *s, Ledger *l, void *arg, Err *e) { return snapshot_replay(s, l, arg, NULL, e); }
+
+typedef struct PlacesReplay { SnapshotReplay replay; TracePlaces *places; } PlacesReplay;
+
+static int walk_places(const Snapshot *s, Ledger *l, void *arg, Err *e) {
+    PlacesReplay *both = arg;
+    return snapshot_places(s, l, &both->replay, both->places, e);
+}
+
+/* snapshot:step() -> the whole recording as trace:step() gives a step, where nothing has a layer */
+static int snapshot_step(lua_State *L) {
+    Err e;
+    const Snapshot *s = bind_get(L, 1, BOX_SNAPSHOT);
+    PlacesReplay both = {.places = bind_places_new(L)};
+    if (on_ledger(s, 0, walk_places, &both, &e)) return bind_fail(L, &e);
+    return bind_push_trace(L, &s->trace, s->n_start, both.places);
+}
 
 static void push_peak(lua_State *L, const Snapshot *s, const SnapshotPeak *p) {
     lua_createtable(L, 0, 7);
@@ -98,7 +114,7 @@ typedef struct WhatIf { CachingSettings settings; TracePeak peak; } WhatIf;
 
 static int walk_what_if(const Snapshot *s, Ledger *l, void *arg, Err *e) {
     WhatIf *w = arg;
-    return trace_replay(&s->trace, &w->settings, l, s->n_start, &w->peak, e);
+    return trace_replay(&s->trace, &w->settings, l, s->n_start, &w->peak, NULL, e);
 }
 
 /* snapshot:what_if(alloc_conf or nil, limit or nil) -> {fits =, allocated =, reserved =, reason =}: the same requests
@@ -307,7 +323,7 @@ static int compare(lua_State *L) {
 
 void bind_open_snapshot(lua_State *L) {
     static const luaL_Reg methods[] = {{"info", info}, {"replay", replay}, {"what_if", what_if}, {"who", who},
-        {"events", events}, {"compare", compare}, {NULL, NULL}};
+        {"events", events}, {"step", snapshot_step}, {"compare", compare}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"snapshot", open_snapshot}, {"check_alloc_conf", check_alloc_conf},
         {NULL, NULL}};
     bind_type(L, BOX_SNAPSHOT, methods);

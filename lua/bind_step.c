@@ -8,6 +8,9 @@
  * size: with the alignment. */
 #include "bind.h"
 #include "bind_program.h"
+#include "base/mem.h"
+
+
 
 /* ---- memtide's step */
 
@@ -67,21 +70,33 @@ int bind_program_step(lua_State *L) {
     return 1;
 }
 
-/* ---- PyTorch's step */
+/* ---- PyTorch's step, or a recording */
 
-/* The lives of a trace's tensors, counted in the allocations of its last step: 0: not alive in it. */
-typedef struct TraceLife { int first, last; } TraceLife;
+static void release_places(void *content) {
+    trace_places_free(content);
+    mem_free(content);
+}
 
-/* Fills life[n_tensors]; returns how many allocations the step has. A tensor that is freed between two allocations was
+TracePlaces *bind_places_new(lua_State *L) {
+    Box *box = bind_new(L, BOX_PLACES, release_places);
+    box->content = mem_new(sizeof(TracePlaces));
+    if (!box->content) luaL_error(L, "out of host memory");
+    return box->content;
+}
+
+/* The lives of a trace's tensors, counted in the allocations from event `from` on: 0: not alive then. */
+typedef struct TraceLife { int first, last; bool before, after; } TraceLife;
+
+/* Fills life[n_tensors]; returns how many allocations there are. A tensor that is freed between two allocations was
  * alive during the first of them. */
 static int trace_lives(const Trace *t, int from, TraceLife *life) {
     int n = 0;
-    for (int i = 0; i < t->n_tensors; i++) life[i] = (TraceLife){0, 0};
+    for (int i = 0; i < t->n_tensors; i++) life[i] = (TraceLife){0};
     for (int i = 0; i < t->n_events; i++) {
         const int event = t->events[i];
-        if (event >= 0) life[event] = (TraceLife){i < from ? 1 : ++n, -1};
+        if (event >= 0) life[event] = (TraceLife){i < from ? 1 : ++n, -1, i < from, true};
         else if (i < from || n == 0) life[~event].first = 0;
-        else life[~event].last = n;
+        else life[~event].last = n, life[~event].after = false;
     }
     for (int i = 0; i < t->n_tensors; i++) if (life[i].last < 0) life[i].last = n;
     return n;
@@ -93,16 +108,54 @@ static void push_call(lua_State *L, const TraceCall *c) {
     bind_set_string(L, "where", c->where);
 }
 
-/* trace:step() -> the table of the last step, without offsets and arena: an op is an allocation, and it and its buffer have
- * `where`, the script's line. An op has its `event`, as predict's peak has one. No op has a phase: a trace does not say
- * it. */
-int bind_trace_step(lua_State *L) {
-    const Trace *t = bind_trace(L, 1);
-    const int from = t->n_marks ? t->marks[t->n_marks - 1].event : 0;
+/* The segments of places, where op[i] is the number of allocations before event i. */
+static void push_segments(lua_State *L, const TracePlaces *places, const int *op) {
+    lua_createtable(L, places->n_segments, 0);
+    for (int i = 0; i < places->n_segments; i++) {
+        const TraceSegment *s = &places->segments[i];
+        lua_createtable(L, 0, 7);
+        bind_set_integer(L, "offset", (lua_Integer)s->address);
+        bind_set_integer(L, "bytes", (lua_Integer)s->size);
+        bind_set_integer(L, "op", op[s->event]);
+        bind_set_boolean(L, "taken", s->taken);
+        bind_set_boolean(L, "small", s->small);
+        bind_set_boolean(L, "page", s->page);
+        lua_rawseti(L, -2, i + 1);
+    }
+}
+
+static void push_tensors(lua_State *L, const Trace *t, const TraceLife *life, const TracePlaces *places) {
+    lua_newtable(L);
+    for (int i = 0, n = 0; i < t->n_tensors; i++) {
+        const TraceTensor *x = &t->tensors[i];
+        if (!life[i].first) continue;
+        lua_createtable(L, 0, 12);
+        push_call(L, &t->calls[x->call]);
+        bind_set_string(L, "category", category_name(x->category));
+        bind_set_integer(L, "bytes", (lua_Integer)x->bytes);
+        bind_set_integer(L, "size", (lua_Integer)places->size[i]);
+        bind_set_integer(L, "offset", (lua_Integer)places->address[i]);
+        bind_set_integer(L, "first", life[i].first);
+        bind_set_integer(L, "last", life[i].last);
+        bind_set_boolean(L, "before", life[i].before);
+        bind_set_boolean(L, "after", life[i].after);
+        lua_rawseti(L, -2, ++n);
+    }
+}
+
+/* The same without an arena. An op is an allocation, and it and its buffer have `where`, the script's line. An op has its
+ * `event`, as predict's peak has one; no op has a phase: a trace does not say it. size: of the buffer's block; offset: its
+ * address; before, after: it was there before the first op, it is there after the last.
+ * segments: {{offset, bytes, op, taken, small, page}, ...}, in order: what was taken from the device (else: given back) after
+ * that op, and before the next; 0: before the first. */
+int bind_push_trace(lua_State *L, const Trace *t, int from, const TracePlaces *places) {
     TraceLife *life = lua_newuserdatauv(L, ((size_t)t->n_tensors + 1) * sizeof *life, 0);
-    lua_createtable(L, 0, 2);
+    int *op = lua_newuserdatauv(L, ((size_t)t->n_events + 1) * sizeof *op, 0);
+    lua_createtable(L, 0, 3);
     lua_createtable(L, trace_lives(t, from, life), 0);
-    for (int i = from, n = 0; i < t->n_events; i++) {
+    for (int i = 0; i < from; i++) op[i] = 0;
+    op[from] = 0;
+    for (int i = from, n = 0; i < t->n_events; op[++i] = n) {
         if (t->events[i] < 0) continue;
         lua_createtable(L, 0, 4);
         push_call(L, &t->calls[t->tensors[t->events[i]].call]);
@@ -110,19 +163,9 @@ int bind_trace_step(lua_State *L) {
         lua_rawseti(L, -2, ++n);
     }
     lua_setfield(L, -2, "ops");
-    lua_newtable(L);
-    for (int i = 0, n = 0; i < t->n_tensors; i++) {
-        const TraceTensor *x = &t->tensors[i];
-        if (!life[i].first) continue;
-        lua_createtable(L, 0, 8);
-        push_call(L, &t->calls[x->call]);
-        bind_set_string(L, "category", category_name(x->category));
-        bind_set_integer(L, "bytes", (lua_Integer)x->bytes);
-        bind_set_integer(L, "size", (lua_Integer)x->bytes);
-        bind_set_integer(L, "first", life[i].first);
-        bind_set_integer(L, "last", life[i].last);
-        lua_rawseti(L, -2, ++n);
-    }
+    push_tensors(L, t, life, places);
     lua_setfield(L, -2, "bufs");
+    push_segments(L, places, op);
+    lua_setfield(L, -2, "segments");
     return 1;
 }

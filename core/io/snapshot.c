@@ -86,7 +86,7 @@ typedef struct Reader {
 #undef X
     action_of[ACTION_COUNT]; } key;
     Event *events;
-    SnapshotSegment *ends; /* segments: at the end, and then at the start */
+    TraceSegment *ends; /* segments: at the end, and then at the start */
     Live *lives;
     Frame *frames;
     CallKey *calls;
@@ -182,6 +182,7 @@ static bool is_library(const char *file) {
 static Frame classify_native(Reader *r, const char *name) {
     enum { MOST = 100 };
     char text[MOST + 8] = "aten::";
+    if (!strncmp(name, "memtide::", 9)) return (Frame){FRAME_OP, intern(r, name + 9)}; /* of memtide dump --snapshot */
     const char *op = !strncmp(name, "at::_ops::", 10) ? name + 10 : NULL;
     const char *node = strstr(name, "torch::autograd::generated::");
     const char *word = op ? op : node ? node + 28 : NULL;
@@ -206,7 +207,7 @@ static Frame classify_native(Reader *r, const char *name) {
 static Frame classify(Reader *r, PickleValue frame) {
     const char *file = pickle_text(pickle_get(frame, r->key.filename));
     size_t n = strlen(file);
-    bool python = (n > 3 && !strcmp(file + n - 3, ".py")) || file[0] == '<';
+    bool python = (n > 3 && !strcmp(file + n - 3, ".py")) || (n > 4 && !strcmp(file + n - 4, ".lua")) || file[0] == '<';
     char where[600];
     if (!python) return classify_native(r, pickle_text(pickle_get(frame, r->key.name)));
     snprintf(where, sizeof where, "%.560s:%" PRId64, file, pickle_int(pickle_get(frame, r->key.line)));
@@ -339,7 +340,7 @@ static int add_live(Reader *r, Live live, Err *e) {
 }
 
 /* *address: where the block before it ends, and then where this one does. */
-static int read_block(Reader *r, PickleValue dict, const SnapshotSegment *s, uint64_t *address, const Place *at,
+static int read_block(Reader *r, PickleValue dict, const TraceSegment *s, uint64_t *address, const Place *at,
                       Err *e) {
     int64_t size = 0, requested = 0, here = (int64_t)*address;
     PickleValue state, history = pickle_get(dict, r->key.history), frames = pickle_get(dict, r->key.frames);
@@ -360,7 +361,7 @@ static int read_block(Reader *r, PickleValue dict, const SnapshotSegment *s, uin
                               s->stream, true}, e);
 }
 
-static int add_segment(Reader *r, SnapshotSegment s, Err *e) {
+static int add_segment(Reader *r, TraceSegment s, Err *e) {
     if (!mem_grow(&r->ends, &r->cap_ends, r->n_ends + 1, sizeof *r->ends)) return no_memory(r, e);
     r->ends[r->n_ends++] = s;
     return OK;
@@ -378,7 +379,7 @@ static int read_segment(Reader *r, PickleValue dict, size_t i, Err *e) {
     if (code) return code;
     if (!address || !size || size % 512)
         return broken(r, &at, e, "expected an address and a size in multiples of 512 bytes");
-    SnapshotSegment s = {.address = (uint64_t)address, .size = (size_t)size, .small = type.word == r->key.small.word,
+    TraceSegment s = {.address = (uint64_t)address, .size = (size_t)size, .small = type.word == r->key.small.word,
         .stream = (int)(pickle_int(stream) % INT32_MAX), .page = pickle_int(pickle_get(dict, r->key.is_expandable))};
     if (s.page) r->s->expandable = true;
     uint64_t next = s.address;
@@ -404,7 +405,7 @@ static int undo_segment(Reader *r, int i, Err *e) {
         return OK;
     }
     if (ev->action == ACTION_segment_free)
-        return add_segment(r, (SnapshotSegment){.address = ev->address, .size = ev->size, .stream = ev->stream,
+        return add_segment(r, (TraceSegment){.address = ev->address, .size = ev->size, .stream = ev->stream,
                                                 .small = ev->size == SMALL_SEGMENT}, e);
     int k = 0;
     while (k < r->n_ends && r->ends[k].address != ev->address) k++;
@@ -438,7 +439,7 @@ static int by_address(const void *a, const void *b) {
 }
 
 static int segments_by_address(const void *a, const void *b) {
-    uint64_t x = ((const SnapshotSegment *)a)->address, y = ((const SnapshotSegment *)b)->address;
+    uint64_t x = ((const TraceSegment *)a)->address, y = ((const TraceSegment *)b)->address;
     return x == y ? 0 : x < y ? -1 : 1;
 }
 
@@ -454,14 +455,14 @@ static int last_live(const Reader *r, uint64_t address) {
 }
 
 /* The segment at the start that the address lies in, or NULL. */
-static const SnapshotSegment *segment_of(const Reader *r, uint64_t address) {
+static const TraceSegment *segment_of(const Reader *r, uint64_t address) {
     int low = 0, high = r->n_ends;
     while (low < high) {
         int middle = (low + high) / 2;
         if (r->ends[middle].address <= address) low = middle + 1;
         else high = middle;
     }
-    const SnapshotSegment *s = low ? &r->ends[low - 1] : NULL;
+    const TraceSegment *s = low ? &r->ends[low - 1] : NULL;
     return s && address - s->address < s->size ? s : NULL;
 }
 
@@ -470,7 +471,7 @@ static const SnapshotSegment *segment_of(const Reader *r, uint64_t address) {
 static int size_blocks(Reader *r, Err *e) {
     for (int i = 0; i < r->n_lives; i++) {
         Live *live = &r->lives[i];
-        const SnapshotSegment *s = segment_of(r, live->address);
+        const TraceSegment *s = segment_of(r, live->address);
         if (!s)
             return err_set(e, ERR_FORMAT, "%s: the block at 0x%" PRIx64 " of %zu bytes lay in no segment at the start",
                            r->path, live->address, live->requested);
@@ -539,7 +540,7 @@ static int add_segment_event(Reader *r, const Event *ev, size_t *reserved, Err *
     bool taken = ev->action == ACTION_segment_alloc || ev->action == ACTION_segment_map;
     bool page = ev->action == ACTION_segment_map || ev->action == ACTION_segment_unmap;
     if (!mem_grow(&s->segments, &s->cap_segments, s->n_segments + 1, sizeof *s->segments)) return no_memory(r, e);
-    s->segments[s->n_segments++] = (SnapshotSegment){ev->address, ev->size, s->trace.n_events, ev->stream, taken,
+    s->segments[s->n_segments++] = (TraceSegment){ev->address, ev->size, s->trace.n_events, ev->stream, taken,
         ev->size == SMALL_SEGMENT, page};
     *reserved += taken ? ev->size : -ev->size;
     s->reserved_peak = max_size(s->reserved_peak, *reserved);
@@ -655,6 +656,7 @@ typedef struct Replay {
     SnapshotReplay *out;
     size_t allocated;
     int segment;       /* the next of s->segments */
+    size_t *sizes;     /* by tensor, of blocks; NULL: nobody asks */
 } Replay;
 
 static void note(Replay *r, int event, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -672,13 +674,14 @@ static int restore(Replay *r, Err *e) {
     CachedBlock *list = mem_new((size_t)s->n_start * sizeof *list + 1);
     int code = list ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory for a replay"), tensor = 0;
     for (int i = 0; i < s->n_start_segments && !code; i++) {
-        const SnapshotSegment *seg = &s->start[i];
+        const TraceSegment *seg = &s->start[i];
         int n = 0;
         for (; tensor < s->n_start && s->tensors[tensor].address - seg->address < seg->size; tensor++, n++) {
             r->blocks[tensor] = (Block){.bytes = s->trace.tensors[tensor].bytes, .category = CAT_OTHER,
                 .size = s->tensors[tensor].block};
             list[n] = (CachedBlock){(size_t)(s->tensors[tensor].address - seg->address), &r->blocks[tensor]};
             r->allocated += s->tensors[tensor].block;
+            if (r->sizes) r->sizes[tensor] = s->tensors[tensor].block;
         }
         const CachedSegment segment = {seg->address, seg->size, seg->stream, seg->small};
         code = alloc_caching_restore(r->a, &segment, list, n, e);
@@ -692,7 +695,7 @@ static size_t segments_before(Replay *r, int event) {
     const Snapshot *s = r->s;
     size_t taken = 0;
     for (; r->segment < s->n_segments && s->segments[r->segment].event <= event; r->segment++) {
-        const SnapshotSegment *seg = &s->segments[r->segment];
+        const TraceSegment *seg = &s->segments[r->segment];
         bool good = seg->taken || alloc_caching_release(r->a, seg->address);
         if (seg->taken) {
             taken = seg->size;
@@ -716,6 +719,7 @@ static int replay_alloc(Replay *r, int event, size_t expected, Err *e) {
     int code = allocator_get(r->a, s->trace.tensors[tensor].bytes, CAT_OTHER, 0, &r->blocks[tensor], e);
     if (code) return code;
     r->allocated += r->blocks[tensor].size;
+    if (r->sizes) r->sizes[tensor] = r->blocks[tensor].size;
     alloc_caching_next_address(r->a, 0);
     if (s->expandable) return OK;
     size_t found = r->ledger->held - before;
@@ -757,8 +761,8 @@ static int replay_to(Replay *r, int last, Err *e) {
     return code;
 }
 
-static int replay(const Snapshot *s, Ledger *ledger, int last, SnapshotReplay *out, CachingStats *stats, Err *e) {
-    Replay r = {.s = s, .ledger = ledger, .out = out};
+static int replay(const Snapshot *s, Ledger *ledger, int last, SnapshotReplay *out, size_t *sizes, CachingStats *stats, Err *e) {
+    Replay r = {.s = s, .ledger = ledger, .out = out, .sizes = sizes};
     *out = (SnapshotReplay){.first = -1};
     r.blocks = mem_new((size_t)s->trace.n_tensors * sizeof *r.blocks);
     if (!r.blocks) return err_set(e, ERR_HOST_MEMORY, "out of host memory for a replay");
@@ -775,13 +779,30 @@ static int replay(const Snapshot *s, Ledger *ledger, int last, SnapshotReplay *o
     return code;
 }
 
-int snapshot_replay(const Snapshot *s, Ledger *ledger, SnapshotReplay *out, Err *e) {
+int snapshot_replay(const Snapshot *s, Ledger *ledger, SnapshotReplay *out, size_t *sizes, Err *e) {
     SnapshotReplay again;
     CachingStats stats;
-    int code = replay(s, ledger, s->trace.n_events - 1, out, &stats, e);
-    if (!code) code = replay(s, ledger, out->peak.event, &again, &stats, e); /* what is free at the peak */
+    int code = replay(s, ledger, s->trace.n_events - 1, out, sizes, &stats, e);
+    if (!code) code = replay(s, ledger, out->peak.event, &again, NULL, &stats, e); /* what is free at the peak */
     if (code) return code;
     out->peak.cached = stats.cached;
     out->peak.split = stats.split;
     return OK;
+}
+
+int snapshot_places(const Snapshot *s, Ledger *ledger, SnapshotReplay *replay, TracePlaces *out, Err *e) {
+    const size_t n = (size_t)s->trace.n_tensors + 1, n_segments = (size_t)(s->n_start_segments + s->n_segments);
+    out->address = mem_new(n * sizeof *out->address);
+    out->size = mem_new(n * sizeof *out->size);
+    out->segments = mem_new((n_segments + 1) * sizeof *out->segments);
+    if (!out->address || !out->size || !out->segments) return err_set(e, ERR_HOST_MEMORY, "out of host memory for the places of tensors");
+    for (int i = 0; i < s->trace.n_tensors; i++) out->address[i] = s->tensors[i].address;
+    for (int i = 0; i < s->n_start_segments; i++) {
+        TraceSegment *at = &out->segments[out->n_segments++];
+        *at = s->start[i];
+        at->taken = true;
+        at->event = 0;
+    }
+    for (int i = 0; i < s->n_segments; i++) out->segments[out->n_segments++] = s->segments[i];
+    return snapshot_replay(s, ledger, replay, out->size, e);
 }

@@ -12,20 +12,12 @@ typedef struct SnapshotTensor {
     size_t block;      /* of the block that it had at the start, rounding included; 0: it came later */
 } SnapshotTensor;
 
-/* A segment was taken from the driver, or given back, before that event of the trace. */
-typedef struct SnapshotSegment {
-    uint64_t address;
-    size_t size;
-    int event, stream;
-    bool taken, small, page; /* page: of an expandable segment */
-} SnapshotSegment;
-
 typedef struct Snapshot {
     Trace trace;               /* the first n_start events allocate what was there at the start, by address */
     SnapshotTensor *tensors;   /* as trace.tensors */
     int64_t *time_us;          /* as trace.events */
-    SnapshotSegment *start;    /* segments at the start, by address */
-    SnapshotSegment *segments; /* what became of segments, in order */
+    TraceSegment *start;    /* segments at the start, by address */
+    TraceSegment *segments; /* what became of segments, in order */
     CachingSettings settings;  /* that it was recorded with */
     int n_start, n_start_segments, n_segments, cap_segments, n_times, cap_times;
     int device, devices;       /* which GPU; how many have events */
@@ -61,7 +53,12 @@ typedef struct SnapshotReplay {
 } SnapshotReplay;
 
 /* Replays the trace from the recorded start with the recorded settings, over a ledger without a limit on a dry device.
+ * sizes: by tensor, receives the bytes of its block; or NULL.
  * Of expandable segments no state can be restored: there the start is allocated anew and nothing is compared. */
-int snapshot_replay(const Snapshot *s, Ledger *ledger, SnapshotReplay *out, Err *e);
+int snapshot_replay(const Snapshot *s, Ledger *ledger, SnapshotReplay *out, size_t *sizes, Err *e);
+
+/* Where the tensors lay and what became of segments, as recorded; sizes of blocks are those of the replay. Those that were
+ * there at the start were taken before event 0. out: zeroed. */
+int snapshot_places(const Snapshot *s, Ledger *ledger, SnapshotReplay *replay, TracePlaces *out, Err *e);
 
 #endif

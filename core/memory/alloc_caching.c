@@ -64,6 +64,8 @@ typedef struct Caching {
     size_t retries;
     Chunk *free[2];           /* by `small`: the root of the tree of the pool's free chunks */
     uint32_t random;          /* the last weight */
+    CachingWatch *watch;      /* NULL: nobody */
+    void *watch_arg;
 } Caching;
 
 /* ---- free chunks: a treap in the order in which they are taken, by stream; its weights are a fixed sequence */
@@ -180,6 +182,11 @@ static void drop(Caching *c, Segment *s) {
     mem_free(s);
 }
 
+static void tell(const Caching *c, const Segment *s, size_t offset, size_t size, bool taken) {
+    const CachedRange range = {(uintptr_t)s->data + offset, size, s->stream, s->small, s->expandable};
+    if (c->watch) c->watch(c->watch_arg, &range, taken);
+}
+
 /* Gives back the segment of a chunk that is whole. */
 static size_t release(Caching *c, Chunk *k) {
     Segment *s = k->segment;
@@ -187,6 +194,7 @@ static size_t release(Caching *c, Chunk *k) {
     assert(is_whole(k));
     take_free(c, k);
     ledger_give(c->base.ledger, s->data, bytes);
+    tell(c, s, 0, bytes, false);
     drop(c, s);
     return bytes;
 }
@@ -272,6 +280,7 @@ static int map(Caching *c, Chunk *k, size_t size, Chunk **out, Err *e) {
         return code;
     }
     k->unmapped = false;
+    tell(c, k->segment, k->offset, bytes, true);
     *out = set_free(c, k);
     return OK;
 }
@@ -292,6 +301,7 @@ static size_t unmap(Caching *c, Chunk *k) {
     if (rest) add_free(c, rest);
     middle->unmapped = true;
     ledger_give(c->base.ledger, NULL, end - begin);
+    tell(c, middle->segment, begin, end - begin, false);
     if (middle->next && middle->next->unmapped) merge(middle, middle->next);
     if (middle->prev && middle->prev->unmapped) merge(middle->prev, middle);
     return end - begin;
@@ -336,7 +346,7 @@ static Chunk *new_expandable(Caching *c, bool small) {
     Chunk *k = new_segment(c, to_pages(!limit ? ADDRESSES : limit < page ? page : limit / 8 * 9, page), small, c->stream);
     if (!k) return NULL;
     k->unmapped = k->segment->expandable = true;
-    k->segment->data = (char *)(uintptr_t)ADDRESSES; /* on a dry device: nobody ever goes there */
+    k->segment->data = (char *)(uintptr_t)(c->made * ADDRESSES); /* on a dry device: nobody ever goes there */
     return k;
 }
 
@@ -428,6 +438,7 @@ static int add_segment(Caching *c, size_t size, Chunk **out, Err *e) {
         return code;
     }
     k->segment->data = data;
+    tell(c, k->segment, 0, bytes, true);
     add_free(c, k);
     *out = k;
     return OK;
@@ -532,6 +543,11 @@ int alloc_caching_open(Ledger *ledger, const CachingSettings *settings, Allocato
 void alloc_caching_stream(Allocator *a, int stream) { ((Caching *)a)->stream = stream; }
 
 void alloc_caching_next_address(Allocator *a, uint64_t address) { ((Caching *)a)->next_address = address; }
+
+void alloc_caching_watch(Allocator *a, CachingWatch *watch, void *arg) {
+    ((Caching *)a)->watch = watch;
+    ((Caching *)a)->watch_arg = arg;
+}
 
 uint64_t alloc_caching_address(const Block *b) {
     const Chunk *k = b->owner;

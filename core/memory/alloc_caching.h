@@ -38,6 +38,13 @@ void alloc_caching_next_address(Allocator *a, uint64_t address);
 /* Where the block lies: its segment's address + the offset in it. */
 uint64_t alloc_caching_address(const Block *b);
 
+/* Addresses that were taken from the device at once: a segment, or pages of an expandable one. */
+typedef struct CachedRange { uint64_t address; size_t size; int stream; bool small, page; } CachedRange;
+typedef void CachingWatch(void *arg, const CachedRange *range, bool taken);
+/* `watch` (NULL: nobody) is told of each range that is taken from the device from now on, or given back. Addresses are those
+ * of the blocks' data. */
+void alloc_caching_watch(Allocator *a, CachingWatch *watch, void *arg);
+
 /* A block that was there before: `bytes` and `category` of `block` are set, `block->size` is all that it has. */
 typedef struct CachedBlock { size_t offset; Block *block; } CachedBlock;
 typedef struct CachedSegment { uint64_t address; size_t size; int stream; bool small; } CachedSegment;

@@ -51,6 +51,13 @@ void trace_mark(Trace *t, const char *text) {
         t->marks[t->n_marks++] = (TraceMark){t->n_events, text};
 }
 
+void trace_places_free(TracePlaces *p) {
+    mem_free(p->address);
+    mem_free(p->size);
+    mem_free(p->segments);
+    *p = (TracePlaces){0};
+}
+
 /* ---- replay */
 
 typedef struct Replay {
@@ -59,7 +66,30 @@ typedef struct Replay {
     Block *blocks;      /* by tensor */
     size_t allocated;   /* bytes in blocks */
     TracePeak *peak;
+    TracePlaces *places; /* NULL: nobody asks */
+    int event;
 } Replay;
+
+/* A CachingWatch: notes what became of a segment. */
+static void note_segment(void *arg, const CachedRange *range, bool taken) {
+    Replay *r = arg;
+    TracePlaces *p = r->places;
+    if (p->failed || !mem_grow(&p->segments, &p->cap_segments, p->n_segments + 1, sizeof *p->segments)) {
+        p->failed = true;
+        return;
+    }
+    p->segments[p->n_segments++] = (TraceSegment){range->address, range->size, r->event, range->stream, taken, range->small,
+                                                  range->page};
+}
+
+static int new_places(Replay *r, Allocator *a, Err *e) {
+    const size_t n = (size_t)r->trace->n_tensors + 1;
+    TracePlaces *p = r->places;
+    p->address = mem_new(n * sizeof *p->address);
+    p->size = mem_new(n * sizeof *p->size);
+    alloc_caching_watch(a, note_segment, r);
+    return p->address && p->size ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory for the places of tensors");
+}
 
 /* `allocated` is a peak: the categories at it, and what blocks have more than their tensors. */
 static void note_allocated(Replay *r, int event) {
@@ -78,11 +108,15 @@ static int replay_event(Replay *r, Allocator *a, int i, Err *e) {
         return OK;
     }
     const TraceTensor *t = &r->trace->tensors[event];
-    r->ledger->mark = i;
+    r->ledger->mark = r->event = i;
     alloc_caching_stream(a, t->stream);
     code = allocator_get(a, t->bytes, t->category, 0, &r->blocks[event], e);
     if (code) return code;
     r->allocated += r->blocks[event].size;
+    if (r->places) {
+        r->places->address[event] = (uintptr_t)r->blocks[event].data;
+        r->places->size[event] = r->blocks[event].size;
+    }
     return OK;
 }
 
@@ -100,19 +134,23 @@ static int replay_all(Replay *r, Allocator *a, int from, Err *e) {
     }
     r->peak->allocated_end = r->allocated;
     r->peak->reserved_end = r->ledger->held;
+    alloc_caching_watch(a, NULL, NULL); /* what follows is no part of the trace */
     for (int i = 0; i < r->trace->n_tensors; i++) allocator_put(a, &r->blocks[i]);
     return code;
 }
 
-int trace_replay(const Trace *t, const CachingSettings *settings, Ledger *ledger, int from, TracePeak *out, Err *e) {
-    Replay r = {t, ledger, NULL, 0, out};
+int trace_replay(const Trace *t, const CachingSettings *settings, Ledger *ledger, int from, TracePeak *out,
+                 TracePlaces *places, Err *e) {
+    Replay r = {t, ledger, NULL, 0, out, places, 0};
     Allocator *a = NULL;
     *out = (TracePeak){0};
     if (t->failed || t->scratch.failed || !(r.blocks = mem_new((size_t)t->n_tensors * sizeof *r.blocks)))
         return err_set(e, ERR_HOST_MEMORY, "out of host memory for a trace of allocations");
     int code = alloc_caching_open(ledger, settings, &a, e);
+    if (!code && places) code = new_places(&r, a, e);
     if (!code) code = replay_all(&r, a, from, e);
     allocator_close(a);
     mem_free(r.blocks);
+    if (!code && places && places->failed) code = err_set(e, ERR_HOST_MEMORY, "out of host memory for the segments of a trace");
     return code;
 }

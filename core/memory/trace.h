@@ -52,8 +52,28 @@ typedef struct TracePeak {
     size_t allocated_end, reserved_end; /* after the last event */
 } TracePeak;
 
+/* A segment, or pages of an expandable one, that was taken from the device or given back before that event of the trace. */
+typedef struct TraceSegment {
+    uint64_t address;
+    size_t size;
+    int event, stream;
+    bool taken, small, page;
+} TraceSegment;
+
+/* Where an allocator has put what a trace asks for. */
+typedef struct TracePlaces {
+    uint64_t *address;      /* by tensor: of its block; 0: it was not reached */
+    size_t *size;           /* of that block */
+    TraceSegment *segments; /* what became of segments, in order */
+    int n_segments, cap_segments;
+    bool failed;            /* host memory ran out */
+} TracePlaces;
+void trace_places_free(TracePlaces *p);
+
 /* Walks the trace with a caching allocator of these settings (NULL: the defaults) over `ledger`; peaks count from event
- * `from` on. ERR_OOM at the ledger's limit, with *out as it was until then. */
-int trace_replay(const Trace *t, const CachingSettings *settings, Ledger *ledger, int from, TracePeak *out, Err *e);
+ * `from` on. places: zeroed, is filled in; or NULL. ERR_OOM at the ledger's limit, with *out and *places as they were until
+ * then. */
+int trace_replay(const Trace *t, const CachingSettings *settings, Ledger *ledger, int from, TracePeak *out,
+                 TracePlaces *places, Err *e);
 
 #endif

@@ -1,14 +1,19 @@
 -- memtide dump: the step program of the first cell.
+local cell = require "memtide.net.cell"
 local columns = require "memtide.results.columns"
 local first_cell = require "memtide.cli.first_cell"
 local options = require "memtide.cli.options"
 local report = require "memtide.results.report"
+local snapshot = require "memtide.picture.snapshot"
+local step = require "memtide.picture.step"
 local util = require "memtide.base.util"
 
 local dump = {words = "SCRIPT [-- ARGS]", text = "the step program of the first cell as text, of trainings one after the other",
   options = {options.CELL, options.json,
     {name = "passes", text = "the program after each pass"},
     {name = "network", text = "the layers instead of the program"},
+    {name = "snapshot", argument = "FILE.pickle", completes = {files = "*.pickle"},
+      text = "the step as a memory snapshot, which PyTorch's memory_viz opens, and memtide snapshot: docs/pictures.md"},
     {name = "plan", text = "where every buffer lies, and the ledger at the peak"}}}
 
 -- What the ledger will count at the peak with the cell's allocator
@@ -37,9 +42,9 @@ local function json_layers(network)
 end
 
 -- The ops, numbered from 0 as in the text. What only memtide's own program knows is left out of PyTorch's step.
-local function json_ops(program, step)
+local function json_ops(program, found)
   local list, known = {}, program.ops and program:ops() or {}
-  for i, op in ipairs(step.ops) do
+  for i, op in ipairs(found.ops) do
     local one = known[i] or {}
     list[i] = {op = i - 1, kind = op.name, path = op.layer, phase = one.phase or op.phase, times = one.times,
       recomputed = one.recomputed, flops = one.flops, bytes = one.traffic, inputs = one.inputs, outputs = one.outputs}
@@ -47,10 +52,10 @@ local function json_ops(program, step)
   return list
 end
 
-local function json_buffers(program, step)
+local function json_buffers(program, found)
   local list, known = {}, {}
   for _, buf in ipairs(program.bufs and program:bufs() or {}) do known[buf.name] = buf end
-  for i, buf in ipairs(step.bufs) do
+  for i, buf in ipairs(found.bufs) do
     local one = known[buf.name] or {}
     list[i] = {name = buf.name, category = buf.category, bytes = buf.bytes, aligned_bytes = buf.size, offset = buf.offset,
       first_op = buf.first - 1, last_op = buf.last - 1, always = buf.always, host = buf.host, shape = one.shape,
@@ -68,14 +73,24 @@ local function json_of(self, one, given)
     for i, input in ipairs(one.network:inputs()) do inputs[i] = {name = input.name, shape = input.shape} end
     object.inputs, object.output, object.layers = inputs, output, json_layers(one.network)
   else
-    local step = util.must(program:step())
+    local found = cell.step(self, one)
     object.peak_bytes, object.peak_op = self.prediction.peak.bytes, self.prediction.peak.op
-    object.arena_bytes, object.ops, object.buffers = step.arena, json_ops(program, step), json_buffers(program, step)
+    object.arena_bytes, object.ops, object.buffers = found.arena, json_ops(program, found), json_buffers(program, found)
   end
   return report.json(object, FIELDS)
 end
 
+local FORMS = {"json", "passes", "network", "plan", "snapshot"}
+
+-- What a file says is of one step.
+local function only_step(given, name)
+  for _, other in ipairs(FORMS) do
+    if given[name] and other ~= name and given[other] then util.fail_usage("dump: expected --%s or --%s, found both", name, other) end
+  end
+end
+
 function dump.check(given)
+  only_step(given, "snapshot")
   if given.json and given.passes then util.fail_usage "dump: --passes is text: expected it without --json" end
 end
 
@@ -83,6 +98,11 @@ function dump.run(experiment, given)
   local first = first_cell(experiment, given)
   if first.settings.framework == "pytorch" and (given.plan or given.passes) then
     util.fail_usage("dump: PyTorch's step has no %s: its tensors come and go", given.plan and "plan" or "passes")
+  end
+  if given.snapshot then
+    if first.round then util.fail_usage "dump: --snapshot is of one step: a round of trainings has several" end
+    snapshot.write(step.facts(first), given.snapshot)
+    return 0
   end
   for _, one in ipairs(first.trainings) do
     if first.round and not given.json then print(("# training %s"):format(one.name)) end

@@ -452,14 +452,22 @@ local function with_names(self, found)
   return found
 end
 
+-- What a prediction of the cell's step asks of its trace: self.estimate is "least" or "most" of sizes that only cuDNN knows
+local function conditions(self, limit)
+  return {memory = limit, context = cards.context(self.values.device), estimate = self.estimate}
+end
+
+-- The step of one of the compiled cell's trainings: lua/bind_step.c
+function cell.step(self, training) return util.must(training.program:step(conditions(self, self.memory))) end
+
 -- The prediction of the compiled cell; limit: bytes of memory, nil: no limit. self.estimate: "least" or "most" of sizes of
 -- PyTorch's step that only cuDNN knows; nil: what is likely.
 function cell.predict(self, limit)
   local programs = programs_of(self)
-  local found = util.must(self.program:predict{allocator = self.values.allocator, memory = limit,
-    steps = self.warmup + self.steps, with = table.move(programs, 2, #programs, 1, {}),
-    calls = self.round and self.round.plan, context = cards.context(self.values.device), estimate = self.estimate})
-  return with_names(self, found)
+  local asked = conditions(self, limit)
+  asked.allocator, asked.steps, asked.calls = self.values.allocator, self.warmup + self.steps, self.round and self.round.plan
+  asked.with = table.move(programs, 2, #programs, 1, {})
+  return with_names(self, util.must(self.program:predict(asked)))
 end
 
 -- Bytes of the device that a prediction comes to: of PyTorch's step also what its allocator holds beside tensors, and

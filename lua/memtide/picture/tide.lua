@@ -176,7 +176,7 @@ function tide.picture(facts, style)
   return svg.picture(theme.WIDTH, bottom, "memory over the ops of a step: " .. facts.title, style, chart.ground(bottom), head,
     legend, tide.phases(facts, share, box), chart.left_axis(box, chart.byte_ticks(top, 6), up), layers(facts, columns, x, up),
     chart.bottom_axis(box, chart.ticks(0, #facts.ops, 10), along,
-      facts.pytorch and "allocations of one step, in their order" or "ops of one step, in their order"),
+      step.ops_text(facts)),
     mark_held(facts, up, box, most), mark_peak(facts, share, box), hits(facts, columns, x, box), rows)
 end
 
