@@ -136,7 +136,7 @@ local function check_facts(values, what, gaps)
   tap.is(last, #facts.ops, what .. ": the phases are all ops")
   well_formed(tide.picture(facts, theme.style), what .. ": the tide")
   well_formed(alive.picture(facts, theme.style), what .. ": what is alive")
-  if not facts.pytorch then well_formed(arena.picture(facts, theme.style), what .. ": the arena") end
+  well_formed(arena.picture(facts, theme.style), what .. ": the arena")
   return facts
 end
 
@@ -157,20 +157,51 @@ local eager = check_facts({optimizer = mt.optim.Adam(), framework = "pytorch"}, 
 tap.is(phases(eager), "forward backward update", "phases of PyTorch's step")
 local twice = check_facts({optimizer = mt.optim.Adam(), framework = "pytorch", accumulate = 2}, "PyTorch, two micro-batches", true)
 tap.is(phases(twice), "forward backward forward backward update", "forward and backward of each micro-batch")
-tap.ok(not pcall(arena.picture, eager), "PyTorch's step has no arena")
 
 -- ---- the arena: no two buffers share an address at one time
 
-local clash = 0
-for i, a in ipairs(plain.bufs) do
-  for k = i + 1, #plain.bufs do
-    local b = plain.bufs[k]
-    if a.first <= b.last and b.first <= a.last and a.offset < b.offset + b.size and b.offset < a.offset + a.size then
-      clash = clash + 1
+local function clashes(list)
+  local count = 0
+  for i, a in ipairs(list) do
+    for k = i + 1, #list do
+      local b = list[k]
+      local size = function(one) return one.size or one.bytes end
+      if a.first <= b.last and b.first <= a.last and a.place < b.place + size(b) and b.place < a.place + size(a) then
+        count = count + 1
+      end
     end
   end
+  return count
 end
-tap.is(clash, 0, "no two rectangles of the arena overlap")
+tap.is(clashes(plain.bufs), 0, "no two rectangles of the arena overlap")
+
+-- PyTorch's: each tensor lies in a segment that is there as long as the tensor; the segments are max_memory_reserved
+local function check_segments(facts, what)
+  tap.is(clashes(facts.bufs), 0, what .. ": no two tensors overlap")
+  tap.is(clashes(facts.ranges), 0, what .. ": nor do segments")
+  local homeless, most = 0, 0
+  for _, buf in ipairs(facts.bufs) do
+    local home
+    for _, one in ipairs(facts.ranges) do
+      home = home or one.first <= buf.first and buf.last <= one.last and one.place < buf.place + buf.size
+        and buf.place < one.place + one.bytes
+    end
+    if not home then homeless = homeless + 1 end
+  end
+  tap.is(homeless, 0, what .. ": each tensor lies in a segment")
+  for i = 1, #facts.ops do
+    local sum = 0
+    for _, one in ipairs(facts.ranges) do if one.first <= i and i <= one.last then sum = sum + one.bytes end end
+    most = math.max(most, sum)
+  end
+  tap.is(most, facts.held, what .. ": the segments together are what is reserved")
+  return facts
+end
+check_segments(eager, "PyTorch")
+local expandable = check_segments(check_facts({optimizer = mt.optim.Adam(), framework = "pytorch",
+  pytorch = {alloc_conf = "expandable_segments:True"}}, "expandable segments", true), "expandable segments")
+tap.ok(expandable.ranges[1].page, "which are pages")
+tap.ok(svg.text(arena.picture(eager)):find " in %d+ segments", "the arena says how many segments there are")
 
 -- ---- names that mean harm
 

@@ -4,6 +4,7 @@
 
 #include "data_files.h"
 #include "io/pickle.h"
+#include "io/pickle_write.h"
 #include "math/rng.h"
 
 static Err e;
@@ -215,6 +216,84 @@ static void test_long(void) {
     }
 }
 
+/* ---- the writer: what it writes is read as the same */
+
+static void put_pair(PickleFile *f, const char *key, int64_t value) {
+    pickle_put_text(f, key, strlen(key));
+    pickle_put_int(f, value);
+    pickle_set(f);
+}
+
+/* {"a": None, "b": [True, False, {"n": -1}, the same, "Z\u00fcrich?"], numbers at the ends of each opcode} */
+static void put_sample(PickleFile *f) {
+    static const int64_t numbers[] = {0, 255, 256, 65536, INT32_MAX, INT32_MIN, (int64_t)INT32_MAX + 1, -(INT64_C(1) << 61)};
+    pickle_put_dict(f);
+    pickle_put_text(f, "a", 1);
+    pickle_remember(f, 0);
+    pickle_put_none(f);
+    pickle_set(f);
+    pickle_put_text(f, "b", 1);
+    pickle_put_list(f);
+    pickle_put_bool(f, true);
+    pickle_append(f);
+    pickle_put_bool(f, false);
+    pickle_append(f);
+    pickle_put_dict(f);
+    pickle_remember(f, 300);
+    put_pair(f, "n", -1);
+    pickle_append(f);
+    pickle_put_again(f, 300);
+    pickle_append(f);
+    pickle_put_text(f, "Z\xc3\xbcrich\xff", 8);
+    pickle_append(f);
+    pickle_set(f);
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++) put_pair(f, (char[]){(char)('c' + i), 0}, numbers[i]);
+}
+
+static int write_sample(const char *path) {
+    PickleFile *f;
+    e = (Err){0};
+    int code = pickle_new(path, &f, &e);
+    if (code) return code;
+    put_sample(f);
+    return pickle_finish(f, &e);
+}
+
+static void test_write(void) {
+    Pickle *p = NULL;
+    Out o = {.n = 0};
+    is_int(write_sample(path_x), OK, "a pickle is written");
+    is_int(pickle_open(path_x, &p, &e), OK, "... and read back");
+    show(&o, pickle_root(p), 4);
+    is_str(o.text, "{'a':None 'b':[True False {'n':-1} {'n':-1} 'Z\xc3\xbcrich?'] 'c':0 'd':255 'e':256 'f':65536 'g':2147483647 "
+           "'h':-2147483648 'i':2147483648 'j':-2305843009213693952}", "... as the same");
+    PickleValue list = pickle_get(pickle_root(p), pickle_find(p, "b"));
+    ok(pickle_item(list, 2).word == pickle_item(list, 3).word, "what is put again is the same object");
+    pickle_close(p);
+}
+
+static void test_write_fails(void) {
+    static const char *const paths[] = {"/nowhere/x", "/dev/full", "/"};
+    long before = mem_live(), failures = 0;
+    int code = ERR_HOST_MEMORY;
+    PickleFile *f;
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
+        is_int(write_sample(paths[i]), ERR_FILE, paths[i]);
+        ok(strstr(e.text, "cannot write ") == e.text && strstr(e.text, paths[i]), "... and it says so: %s", e.text);
+    }
+    is_int(pickle_new(path_y, &f, &e), OK, "a pickle is begun");
+    put_sample(f);
+    pickle_discard(f);
+    ok(access(path_y, F_OK), "... and dropped: there is no file");
+    for (long k = 1; code == ERR_HOST_MEMORY && k < 100; k++) {
+        mem_fail_after(k);
+        code = write_sample(path_x);
+        mem_fail_after(0);
+        failures += code == ERR_HOST_MEMORY && mem_live() == before;
+    }
+    ok(code == OK && failures > 1 && mem_live() == before, "each of %ld host allocations fails once, nothing stays", failures);
+}
+
 static const char sample[] = "\x80\4\x95\x40\0\0\0\0\0\0\0}\x94(\x8c\1a\x94]\x94(K\1M\2\1J\3\0\0\0\x8a\6\1\2\3\4\5\6"
     "G\x3f\xf8\0\0\0\0\0\0eh\1C\2xyX\2\0\0\0pq)\x8c\1b\x94N\x88\x86h\3h\2\x85Vz\\u20ac\nI5\nF0.25\nK\1K\7L9L\nu.";
 
@@ -265,6 +344,8 @@ int main(void) {
     test_depth();
     test_values();
     test_long();
+    test_write();
+    test_write_fails();
     test_memory();
     test_damaged();
     folder_remove();

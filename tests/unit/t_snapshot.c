@@ -23,7 +23,7 @@ static int read_and_replay(Device *dry, SnapshotReplay *replay, Err *e) {
     Ledger ledger;
     ledger_open(&ledger, dry, 0);
     int code = snapshot_open(path_x, -1, &s, e);
-    if (!code) code = snapshot_replay(s, &ledger, replay, e);
+    if (!code) code = snapshot_replay(s, &ledger, replay, NULL, e);
     snapshot_close(s);
     return code ? code : ledger_check_zero(&ledger, e);
 }

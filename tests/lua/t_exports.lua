@@ -1,0 +1,109 @@
+-- What is written for other programs: PyTorch's memory snapshots. memtide's own reader says of them what was predicted.
+local tap = dofile "tests/tap.lua"
+local mt = require "memtide"
+local cell = require "memtide.net.cell"
+local core = require "memtide.core"
+local snapshot = require "memtide.picture.snapshot"
+local step = require "memtide.picture.step"
+
+local path = os.tmpname()
+
+local function compiled(values)
+  local nn = mt.nn
+  values.name, values.input, values.classes, values.loss = values.name or "exports", {3, 24, 24}, 4, mt.nn.CrossEntropyLoss()
+  values.batch, values.optimizer = values.batch or 16, values.optimizer or mt.optim.Adam()
+  values.model = nn.Sequential{nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Dropout(0.1),
+    nn.Flatten(), nn.Linear(32 * 400, 64), nn.Linear(64, 4)}
+  return cell.compile(cell.build(mt.experiment(values):cell(1)))
+end
+
+-- ---- eager PyTorch's step: its peaks to the byte, and every tensor where the allocator puts it
+
+local function pytorch(what, values)
+  values.framework = "pytorch"
+  local one = compiled(values)
+  local facts = step.facts(one)
+  snapshot.write(facts, path)
+  local read = mt.snapshot(path)
+  local predicted, replay = one.prediction, read.replay
+  tap.is(read.max_memory_allocated, predicted.max_memory_allocated, what .. ": max_memory_allocated is what is predicted")
+  tap.is(read.max_memory_reserved, facts.held, what .. ": max_memory_reserved as well")
+  tap.is(facts.held, predicted.max_memory_reserved, what .. ": ... which is that of the step")
+  tap.is(read.allocations, #facts.ops, what .. ": an event for each allocation")
+  tap.is(replay.different, 0, what .. ": no tensor lies elsewhere in a replay")
+  tap.is(replay.segments_different, 0, what .. ": nor is a segment taken at another time")
+  if not read.expandable then tap.is(replay.equal, #facts.ops, what .. ": and all are compared") end
+  return read, facts
+end
+
+local read = pytorch("Adam", {})
+tap.ok(read.tensors[1].where:find "t_exports.lua:%d+$", "tensors have their line of the script: " .. read.tensors[1].where)
+local ops = {}
+for _, one in ipairs(read.ops) do ops[one.op] = one.count end
+tap.ok(ops["aten::addmm"] and ops["ConvolutionBackward0|aten::convolution_backward"], "ops have PyTorch's names")
+pytorch("two micro-batches", {accumulate = 2})
+pytorch("mixed precision", {precision = "amp_fp16"})
+pytorch("checkpointing", {checkpoint = "sqrt"})
+pytorch("evaluation", {mode = "eval"})
+pytorch("larger", {batch = 256})
+local pages = pytorch("expandable segments", {pytorch = {alloc_conf = "expandable_segments:True"}, batch = 64})
+tap.ok(pages.expandable, "expandable segments are called so")
+pytorch("other settings", {pytorch = {alloc_conf = "max_split_size_mb:20,roundup_power2_divisions:4"}, batch = 64})
+
+-- ---- memtide's own: one segment, as large as the arena
+
+local function own(what, values)
+  local one = compiled(values)
+  local facts = step.facts(one)
+  snapshot.write(facts, path)
+  local found, peak = mt.snapshot(path), one.prediction.peak
+  tap.is(found.max_memory_reserved, (facts.arena + 511) // 512 * 512, what .. ": the segment is the arena, in multiples of 512 bytes")
+  if one.settings.allocator == "planned" then
+    tap.ok(found.max_memory_reserved - peak.bytes >= 0 and found.max_memory_reserved - peak.bytes < 512, what .. ": which is the peak")
+  end
+  local most, now, change = 0, 0, {}
+  for _, buf in ipairs(facts.bufs) do
+    change[buf.first], change[buf.last + 1] = (change[buf.first] or 0) + buf.bytes, (change[buf.last + 1] or 0) - buf.bytes
+  end
+  for i = 1, #facts.ops do
+    now = now + (change[i] or 0)
+    most = math.max(most, now)
+  end
+  tap.is(found.lower_bound, most, what .. ": the most that tensors have at once")
+  return found
+end
+
+read = own("memtide", {})
+ops = {}
+for _, one in ipairs(read.ops) do ops[one.op] = one.count end
+tap.ok(ops.linear_dx and ops.conv2d, "ops have memtide's names")
+own("memtide, checkpointing", {checkpoint = "sqrt", accumulate = 2})
+own("memtide, offloading", {offload = "all"})
+own("memtide, caching allocator", {allocator = "caching"})
+own("memtide, evaluation", {mode = "eval"})
+
+-- ---- files: equal steps make equal ones; names are text
+
+local function bytes_of(name)
+  snapshot.write(step.facts(compiled{name = name}), path)
+  local file <close> = assert(io.open(path, "rb"))
+  return file:read "a"
+end
+tap.ok(bytes_of "a" == bytes_of "a", "equal steps make equal files")
+local good, problem = pcall(snapshot.write, step.facts(compiled{}), "/nowhere/x.pickle")
+tap.has(not good and problem.message or "", "cannot write /nowhere/x.pickle: No such file or directory", "a folder that is not there")
+
+-- ---- any plain data: the pickle's writer
+
+local function again(value)
+  assert(core.write_pickle(path, value))
+  return mt.snapshot and select(2, pcall(mt.snapshot, path))
+end
+tap.has(again{segments = {}, device_traces = {{}}}.message, "no events of GPU 0", "a dict of lists is read back as one")
+tap.has(again{1, 2}.message, "found a list", "a list is read back as one")
+tap.raises("found number", "a number that is not whole", core.write_pickle, path, {0.5})
+local deep = {}
+for _ = 1, 60 do deep = {deep} end
+tap.raises("tables inside of each other", "tables that are too deep", core.write_pickle, path, deep)
+os.remove(path)
+tap.done()
