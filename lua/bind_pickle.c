@@ -4,7 +4,7 @@
 
 #define BOX_PICKLE "memtide.Pickle"
 
-enum { DEPTH = 50 }; /* most tables inside of tables: a table that holds itself is none of data */
+enum { DEPTH = 50 }; /* most tables inside of tables that are put for the first time */
 
 /* What write_pickle keeps on the stack: the table of numbers that values are remembered by is at KNOWN. */
 enum { PATH = 1, VALUE, KNOWN };

@@ -23,7 +23,8 @@ void pickle_put_list(PickleFile *f);  /* an empty one */
 void pickle_put_dict(PickleFile *f);  /* an empty one */
 void pickle_append(PickleFile *f);    /* the value that was put last, to the list before it */
 void pickle_set(PickleFile *f);       /* the value that was put last, by the key before it, into the dict before that */
-/* The value that was put last has this number from now on, and can be put again by it: it is then the same object. */
+/* The value that was put last has this number from now on, and can be put again by it: it is then the same object. Numbers
+ * count up from 0. */
 void pickle_remember(PickleFile *f, uint32_t number);
 void pickle_put_again(PickleFile *f, uint32_t number);
 /* One value was put. Completes the file; frees f, also if it fails. */
