@@ -27,6 +27,32 @@ memtide plot tide "$SCRIPT" --case checkpointing --quiet
 has "$out" "article: checkpointing" "--case chooses the cell"
 memtide plot tide "$SCRIPT" --set framework=pytorch --quiet
 has "$out" "aten::relu 1" "the tide of PyTorch's step"
+memtide plot arena "$SCRIPT" --set framework=pytorch --quiet
+has "$out" "222.0 MiB in 10 segments" "the arena of PyTorch's step: the segments of its allocator"
+
+# ---- the step for PyTorch's memory_viz, and pictures of what it says
+for framework in memtide pytorch; do
+    memtide dump "$SCRIPT" --set framework=$framework --quiet --snapshot $framework.pickle
+    is "$status$err$out" 0 "$framework: a snapshot, without a word"
+    cp $framework.pickle before.pickle
+    memtide dump "$SCRIPT" --set framework=$framework --quiet --snapshot $framework.pickle
+    is "$(cmp before.pickle $framework.pickle 2>&1)" "" "... the same bytes again"
+    for kind in tide arena alive; do
+        memtide plot $kind $framework.pickle
+        is "$status$err" 0 "$kind of a recording"
+        has "$out" "$framework.pickle" "... with its name"
+        has "$out" "there all the time" "... and what stays"
+    done
+done
+memtide predict "$SCRIPT" --set framework=pytorch --quiet --json --case baseline
+predicted=$(echo "$out" | head -n 1 | sed 's/.*"max_memory_allocated":\([0-9]*\).*/\1/')
+memtide snapshot pytorch.pickle
+has "$out" "max_memory_allocated          $predicted" "the peak in the snapshot is the predicted one"
+has "$out" "replayed: 33 of 33 allocations at the recorded address" "... and its addresses are the allocator's"
+fails 66 'cannot write nowhere/x.pickle: No such file' "a folder that is not there" dump "$SCRIPT" --quiet --snapshot nowhere/x.pickle
+fails 66 'cannot write /dev/full: No space left' "a full disk" dump "$SCRIPT" --quiet --snapshot /dev/full
+fails 2 'dump: expected --snapshot or --plan, found both' "two forms" dump "$SCRIPT" --snapshot x.pickle --plan
+
 if command -v rsvg-convert >/dev/null; then
     memtide plot tide "$SCRIPT" --quiet -o "a 'b'.png"
     is "$status $(head -c 4 "a 'b'.png" | od -An -c | tr -d ' ')" '0 211PNG' "a PNG, whatever its name"
@@ -94,7 +120,7 @@ END
     timeout 120 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$WORK/chrome" --dump-dom \
         "file://$WORK/probed.html" >dom.txt 2>/dev/null
     is "$(grep -o 'data-probe="[^"]*"' dom.txt)" \
-        'data-probe="7|block|1 of 19: conv2d 0|evaluation, no gradients|1"' "pictures, tips, order and filter in a browser"
+        'data-probe="8|block|1 of 19: conv2d 0|evaluation, no gradients|1"' "pictures, tips, order and filter in a browser"
     is "$(grep -c 'data-error=' dom.txt)" 0 "without an error"
 else
     skip "the report in a browser" "no Chromium"
@@ -119,7 +145,10 @@ fails 2 "plot: expected one file of results, found 0" "no file" plot sweep
 fails 2 'plot: --output: expected a name that ends in .svg or .png, found "x.jpg"' "another ending" plot tide "$SCRIPT" -o x.jpg
 fails 2 'report: --output: expected a name that ends in .html' "another ending" report "$RESULTS" -o x.svg
 fails 2 "report: expected a file of results" "a report of nothing" report
-fails 2 "arena: PyTorch's step has no plan" "PyTorch's arena" plot arena "$SCRIPT" --set framework=pytorch --quiet
+fails 2 "plot: --set is of a script, x.pickle is a recording" "a setting of a recording" plot tide x.pickle --set batch=3
+fails 2 "plot: --gpu is of a recording" "a GPU of a script" plot tide "$SCRIPT" --gpu 1
+fails 2 'plot: expected one recording, found 2' "two recordings" plot tide x.pickle y.pickle
+fails 66 "cannot open none.pickle" "a recording that is not there" plot tide none.pickle
 fails 2 "plot: --x is of sweep" "an axis of a step" plot tide "$SCRIPT" --x batch
 fails 2 'unknown option --kase (did you mean "case"?)' "a misspelt option of a file" plot sweep "$RESULTS" --kase 1
 fails 2 'unknown option --kase (did you mean "case"?)' "... of a report" report "$RESULTS" --kase 1

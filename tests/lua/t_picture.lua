@@ -8,6 +8,7 @@ local cell = require "memtide.net.cell"
 local chart = require "memtide.picture.chart"
 local columns = require "memtide.results.columns"
 local csv = require "memtide.results.csv"
+local pickle = dofile "tests/pickle.lua"
 local page = require "memtide.picture.page"
 local pareto = require "memtide.picture.pareto"
 local rows = require "memtide.picture.rows"
@@ -17,6 +18,7 @@ local sweep = require "memtide.picture.sweep"
 local terminal = require "memtide.base.terminal"
 local theme = require "memtide.picture.theme"
 local tide = require "memtide.picture.tide"
+local traces = dofile "tests/traces.lua"
 
 -- ---- ticks
 
@@ -202,6 +204,27 @@ local expandable = check_segments(check_facts({optimizer = mt.optim.Adam(), fram
   pytorch = {alloc_conf = "expandable_segments:True"}}, "expandable segments", true), "expandable segments")
 tap.ok(expandable.ranges[1].page, "which are pages")
 tap.ok(svg.text(arena.picture(eager)):find " in %d+ segments", "the arena says how many segments there are")
+
+-- ---- a recording: one of the public ones
+
+local path = os.tmpname()
+local recording = traces.read "gpt_training_128"
+local out = assert(io.open(path, "wb"))
+out:write(pickle.dump(traces.snapshot(recording, pickle)))
+out:close()
+local recorded = step.recorded(path)
+os.remove(path)
+local most = 0
+for _, op in ipairs(recorded.ops) do most = math.max(most, op.total) end
+tap.is(recorded.ops[recorded.peak.at].total, traces.peaks.gpt_training_128.allocated, "a recording: what is drawn at the peak is PyTorch's")
+tap.is(most, recorded.peak.bytes, "... and nothing is above it")
+tap.is(recorded.arena, traces.peaks.gpt_training_128.reserved, "its segments are what PyTorch had reserved")
+tap.is(#recorded.ranges, #recording.segments, "... each of them")
+tap.is(alive.tree(recorded).bytes, recorded.peak.bytes, "the tree of what is alive has the same bytes")
+well_formed(tide.picture(recorded, theme.style), "a recording: the tide")
+well_formed(alive.picture(recorded, theme.style), "a recording: what is alive")
+local count = well_formed(arena.picture(recorded, theme.style), "a recording: the arena").rect
+tap.ok(count > 377 and count < 3000, "... without what nobody could see: " .. count .. " rectangles")
 
 -- ---- names that mean harm
 

@@ -1,4 +1,4 @@
--- memtide plot: a picture of a step, or of a file of results, as SVG or PNG.
+-- memtide plot: a picture of a step, of a recording of PyTorch's memory, or of a file of results, as SVG or PNG.
 local first_cell = require "memtide.cli.first_cell"
 local options = require "memtide.cli.options"
 local output = require "memtide.picture.output"
@@ -18,10 +18,13 @@ local KINDS = {
 }
 local NAMES = util.sorted_keys(KINDS)
 
-local plot = {words = "KIND SCRIPT|FILE [-- ARGS]",
+local cells = {} -- options that choose a script's cell
+for _, one in ipairs(options.CELL) do cells[one.name] = true end
+
+local plot = {words = "KIND SCRIPT|FILE.csv|FILE.pickle [-- ARGS]",
   text = "a picture as .svg or .png: " .. table.concat(NAMES, ", "),
   completes = {KIND = {words = table.concat(NAMES, " ")}},
-  options = {options.CELL, options.output,
+  options = {options.CELL, options.output, options.gpu,
     {name = "x", argument = "COLUMN", text = "plot sweep: the column along the axis (default: the best one)"}}}
 
 function plot.check(given)
@@ -43,6 +46,15 @@ local function plot_file(words, given, commands)
   return draw(given.kind, facts, given)
 end
 
+local function plot_recording(words, given, commands)
+  if given.own[1] then commands.unknown_option(given.own[1].word, given.own[1].name) end
+  if #words ~= 1 then util.fail_usage("plot: expected one recording, found %d", #words) end
+  for _, one in ipairs(given.given) do
+    if cells[one.name] then util.fail_usage("plot: --%s is of a script, %s is a recording", one.name, words[1]) end
+  end
+  return draw(given.kind, step.recorded(words[1], given.gpu), given)
+end
+
 -- The kind of picture stands before the script, which the command line loads after this.
 function plot.alone(words, given, commands)
   local name = table.remove(words, 1)
@@ -50,6 +62,8 @@ function plot.alone(words, given, commands)
     name and (', found "%s"%s'):format(name, util.meant(name, NAMES)) or "")
   if given.kind.of == "file" then return plot_file(words, given, commands) end
   if given.x then util.fail_usage("plot: --x is of sweep") end
+  if words[1] and words[1]:find "%.pickle$" then return plot_recording(words, given, commands) end
+  if given.gpu then util.fail_usage "plot: --gpu is of a recording, a .pickle" end
 end
 
 function plot.run(experiment, given)

@@ -53,9 +53,8 @@ local function add_step(sections, facts, what)
   add(what .. ": the tide", "Memory over the ops of one step. Point at an op to read its layer and its line of the script.",
     tide.picture(facts))
   add(what .. ": alive at the peak", "From modules to tensors, each as wide as its bytes.", alive.picture(facts))
-  if not facts.pytorch then
-    add(what .. ": the arena", "A rectangle for each buffer: how long it lives, and at which address.", arena.picture(facts))
-  end
+  add(what .. ": the arena", facts.pytorch and "A rectangle for each tensor, in the segments that the caching allocator has."
+    or "A rectangle for each buffer: how long it lives, and at which address.", arena.picture(facts))
 end
 
 -- given, with one more setting before those that were given

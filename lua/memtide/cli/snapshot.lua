@@ -14,8 +14,7 @@ local snapshot = {words = "FILE.pickle [--against SCRIPT]", completes = {FILE = 
   options = {options.csv, options.json, options.CELL, options.memory,
     {name = "against", argument = "SCRIPT", completes = {files = "*.lua"},
       text = "lays PyTorch's step of this script's cell, as it is predicted, beside the recorded one"},
-    {name = "gpu", argument = "N", take = options.whole("gpu", 0),
-      text = "of a recording of several GPUs this one (default: the first that has events)"}}}
+    options.gpu}}
 
 -- Without a script there is nothing to set but the allocator, as in PYTORCH_CUDA_ALLOC_CONF.
 function snapshot.check(given)

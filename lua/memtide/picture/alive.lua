@@ -24,7 +24,7 @@ local function child_of(node, name)
 end
 
 -- {name, path, bytes, children ...} of modules; a tensor is a node with `buf`. Buffers of no layer, such as inputs, are
--- the step's own. Children are in the order of the network.
+-- the step's own. Children are in the order of the network. A recording knows no layers: lines of code stand in their place.
 function alive.tree(facts)
   local root, bufs = {name = "the peak", path = "", bytes = 0, of = {}}, {}
   table.move(facts.peak.alive, 1, #facts.peak.alive, 1, bufs)
@@ -32,10 +32,11 @@ function alive.tree(facts)
   for _, buf in ipairs(bufs) do
     local node = root
     node.bytes = node.bytes + buf.size
-    for part in buf.layer:gmatch "[^.]+" do
+    local function go_into(part)
       node = child_of(node, part)
       node.bytes = node.bytes + buf.size
     end
+    if not facts.recorded then buf.layer:gsub("[^.]+", go_into) elseif buf.where ~= "" then go_into(tide.short(buf.where)) end
     node[#node + 1] = {buf = buf, bytes = buf.size, name = buf.name:sub(1, #buf.layer + 1) == buf.layer .. "."
       and buf.layer ~= "" and buf.name:sub(#buf.layer + 2) or buf.name}
   end
@@ -62,7 +63,7 @@ local function told(facts, node)
   end
   local buf = node.buf
   local lines = {buf.size and step.buf_text(facts, buf) or buf.name,
-    ("%s, %s"):format(util.show_bytes(buf.bytes), tide.words(buf.category)), share(facts, node.bytes)}
+    ("%s, %s"):format(util.show_bytes(buf.bytes), step.words(facts, buf.category)), share(facts, node.bytes)}
   if buf.where and buf.where ~= "" then lines[#lines + 1] = buf.where end
   return lines
 end

@@ -15,7 +15,7 @@ local MOST, LEAST = 4000, 0.25 -- of more buffers than MOST those that are thinn
 local function address(facts, value) return (facts.ranges and "0x%x" or "%d"):format(value) end
 
 local function told(facts, buf)
-  local lines = {step.buf_text(facts, buf), ("%s, %s"):format(util.show_bytes(buf.bytes), tide.words(buf.category)),
+  local lines = {step.buf_text(facts, buf), ("%s, %s"):format(util.show_bytes(buf.bytes), step.words(facts, buf.category)),
     ("address %s to %s"):format(address(facts, buf.offset), address(facts, buf.offset + buf.size)),
     (buf.always or buf.before and buf.after) and "always" or ("%s %d to %d"):format(step.ops_word(facts), buf.first, buf.last)}
   if buf.layer ~= "" then lines[#lines + 1] = "layer " .. buf.layer end
@@ -28,8 +28,9 @@ local function segments(facts, up, along)
   local out = {}
   for i, one in ipairs(facts.ranges or {}) do
     local x, top = along(one.first - 1), up(one.place + one.bytes)
-    out[i] = svg.node("rect", {x = x, y = top, width = math.max(along(one.last) - x, 0.5), height = math.max(up(one.place) - top, 0.5),
-      class = "module soft", ["stroke-width"] = 1}, svg.hover{"segment of " .. util.show_bytes(one.bytes),
+    local height = math.max(up(one.place) - top, 0.5)
+    out[i] = svg.node("rect", {x = x, y = top, width = math.max(along(one.last) - x, 0.5), height = height,
+      class = "module soft", ["stroke-width"] = height >= 2 * EDGE and 1 or 0.3}, svg.hover{"segment of " .. util.show_bytes(one.bytes),
         ("address %s to %s"):format(address(facts, one.offset), address(facts, one.offset + one.bytes)),
         ("allocations %d to %d"):format(one.first, one.last)})
   end

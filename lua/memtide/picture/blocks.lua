@@ -1,4 +1,5 @@
 -- The tide in a terminal: memory over the ops of a step in block characters, a row for each category, or in ASCII.
+local step = require "memtide.picture.step"
 local terminal = require "memtide.base.terminal"
 local tide = require "memtide.picture.tide"
 local util = require "memtide.base.util"
@@ -79,7 +80,7 @@ function blocks.lines(facts, look)
   end
   add("at the peak", (" "):rep(place(facts.peak.at) - 1) .. "^")
   for _, name in ipairs(tide.categories(facts)) do
-    add(tide.words(name), blocks.bars(values(function(op) return op.bytes[name] end), most, 1, levels)[1],
+    add(step.words(facts, name), blocks.bars(values(function(op) return op.bytes[name] end), most, 1, levels)[1],
       facts.ops[facts.peak.at].bytes[name], name)
   end
   return out

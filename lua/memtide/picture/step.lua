@@ -131,7 +131,10 @@ end
 function step.op_text(op) return op.layer == "" and op.name or op.name .. " " .. op.layer end
 
 -- The text of a buffer; PyTorch's is called by the op that made it: "aten::relu 1"
-function step.buf_text(facts, buf) return facts.pytorch and step.op_text(buf) or buf.name end
+function step.buf_text(facts, buf)
+  if facts.recorded and buf.name == "" then return buf.before and "from before the recording" or "not recorded" end
+  return facts.pytorch and step.op_text(buf) or buf.name
+end
 
 -- What the slack of the peak is
 function step.slack_text(facts) return facts.pytorch and "what went before the first of them" or "gaps and free blocks" end
@@ -225,6 +228,19 @@ function step.facts(one)
   return facts
 end
 
+-- A recording does not say what a tensor is for, but how long it lives: the colours of the categories stand for that.
+local RECORDED = {weights = "there all the time", input = "from before, goes", optimizer = "comes and stays",
+  activations = "comes and goes", activation_gradients = "comes and goes, in the backward pass", other = "rounding"}
+
+local function lasting(buf)
+  if buf.before then return buf.after and "weights" or "input" end
+  if buf.after then return "optimizer" end
+  return buf.name:find("|", 1, true) and "activation_gradients" or "activations"
+end
+
+-- A category of the facts in words
+function step.words(facts, category) return facts.recorded and RECORDED[category] or (category:gsub("_", " ")) end
+
 -- The facts of a recording of PyTorch's memory, the whole of it: memtide snapshot's file. gpu: which one, nil: the first
 -- that has events. Raises where it is none.
 function step.recorded(path, gpu)
@@ -232,6 +248,7 @@ function step.recorded(path, gpu)
   local info, found, peak = util.must(file:info()), util.must(file:step()), util.must(file:replay()).peak
   if #found.ops == 0 then error(util.failure(path .. ": nothing is allocated in it, and nothing to draw", "file"), 0) end
   for _, op in ipairs(found.ops) do op.phase = "recorded" end
+  for _, buf in ipairs(found.bufs) do buf.category = lasting(buf) end
   local facts = facts_of(found, path:match "[^/]*$", ("recorded on GPU %d"):format(info.device), {bytes = peak.allocated,
     event = peak.event + info.tensors_start - 1}, info.reserved_peak)
   facts.recorded = true

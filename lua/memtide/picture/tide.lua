@@ -13,8 +13,6 @@ tide.ORDER = {"weights", "optimizer", "gradients", "input", "activations", "acti
 
 local MOST_COLUMNS, SHOWN, HEIGHT = 800, 8, 300
 
-function tide.words(category) return (category:gsub("_", " ")) end
-
 -- The ops as at most `most` columns of equally many: each is the one of its ops with the most memory, so that the peak
 -- is always seen. {{op, number of the op, phase}, ...}; second value: how many ops a column has at most.
 function tide.columns(facts, most)
@@ -46,7 +44,7 @@ end
 
 function tide.legend(facts)
   local out = {}
-  for i, name in ipairs(tide.categories(facts)) do out[i] = {text = tide.words(name), class = theme.category(name)} end
+  for i, name in ipairs(tide.categories(facts)) do out[i] = {text = step.words(facts, name), class = theme.category(name)} end
   return out
 end
 
@@ -90,7 +88,7 @@ local function told(facts, column)
   if op.where ~= "" then lines[2] = op.where end
   lines[#lines + 1] = ("%s, %s alive"):format(op.phase, util.show_bytes(op.total))
   for _, name in ipairs(tide.categories(facts)) do
-    if op.bytes[name] > 0 then lines[#lines + 1] = ("%s %s"):format(tide.words(name), util.show_bytes(op.bytes[name])) end
+    if op.bytes[name] > 0 then lines[#lines + 1] = ("%s %s"):format(step.words(facts, name), util.show_bytes(op.bytes[name])) end
   end
   return lines
 end
@@ -145,7 +143,7 @@ local function tensors(facts)
     local buf = peak.alive[i]
     known = known or buf.where ~= ""
     rows[#rows + 1] = {step.buf_text(facts, buf), util.show_bytes(buf.size), ("%.1f %%"):format(100 * buf.size / peak.bytes),
-      tide.words(buf.category), tide.short(buf.where), class = theme.category(buf.category)}
+      step.words(facts, buf.category), tide.short(buf.where), class = theme.category(buf.category)}
   end
   rows[1][5] = known and "script" or ""
   local rest, count = peak.bytes - peak.slack, #peak.alive - (#rows - 1)
