@@ -51,6 +51,12 @@ has "$out" "max_memory_allocated          $predicted" "the peak in the snapshot 
 has "$out" "replayed: 33 of 33 allocations at the recorded address" "... and its addresses are the allocator's"
 fails 66 'cannot write nowhere/x.pickle: No such file' "a folder that is not there" dump "$SCRIPT" --quiet --snapshot nowhere/x.pickle
 fails 66 'cannot write /dev/full: No space left' "a full disk" dump "$SCRIPT" --quiet --snapshot /dev/full
+memtide dump "$SCRIPT" --set offload=all --quiet --perfetto trace.json
+is "$status$err$out" 0 "a trace for Perfetto, without a word"
+has "$(cat trace.json)" '"copies to and from the host"' "... with a track of copies"
+has "$(cat trace.json)" 'not timed: an op is 1 us' "... and it says that nothing was timed"
+fails 66 'cannot write nowhere/x.json: No such file' "a folder that is not there" dump "$SCRIPT" --quiet --perfetto nowhere/x.json
+fails 66 'cannot write /dev/full: No space left' "a full disk" dump "$SCRIPT" --quiet --perfetto /dev/full
 fails 2 'dump: expected --snapshot or --plan, found both' "two forms" dump "$SCRIPT" --snapshot x.pickle --plan
 
 if command -v rsvg-convert >/dev/null; then

@@ -26,6 +26,10 @@ memtide profile net.lua -q --depth 1 --ops 2
 has "$out" " faster ops; --csv and --json have all" "fewer ops"
 is "$(echo "$out" | grep -c GELU)" 0 "fewer levels"
 
+memtide profile net.lua -q --case four --steps 2 --perfetto trace.json
+is "$status$err" 0 "a trace for Perfetto beside the table"
+has "$(cat trace.json)" '"traceEvents"' "... is one"
+is "$(grep -c 'not timed' trace.json)" 0 "... of measured times"
 memtide profile net.lua -q --case four --csv ops.csv --json --steps 2
 is $status 0 "CSV and JSON"
 is "$(head -n 1 ops.csv)" "experiment,case,op,kind,layer,path,phase,recomputed,times,seconds,seconds_min,seconds_p90,flops,bytes,\

@@ -1,8 +1,10 @@
--- What is written for other programs: PyTorch's memory snapshots. memtide's own reader says of them what was predicted.
+-- What is written for other programs: PyTorch's memory snapshots, of which memtide's own reader says what was predicted, and
+-- traces for Perfetto.
 local tap = dofile "tests/tap.lua"
 local mt = require "memtide"
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
+local perfetto = require "memtide.picture.perfetto"
 local snapshot = require "memtide.picture.snapshot"
 local step = require "memtide.picture.step"
 
@@ -92,6 +94,51 @@ end
 tap.ok(bytes_of "a" == bytes_of "a", "equal steps make equal files")
 local good, problem = pcall(snapshot.write, step.facts(compiled{}), "/nowhere/x.pickle")
 tap.has(not good and problem.message or "", "cannot write /nowhere/x.pickle: No such file or directory", "a folder that is not there")
+
+-- ---- traces for Perfetto: slices lie in their phase, one after the other, and the counters are the tide
+
+local function trace_of(one, known, seconds)
+  local facts = step.facts(one)
+  perfetto.write(facts, path, known, seconds)
+  local file <close> = assert(io.open(path, "rb"))
+  return assert(core.json(file:read "a", path)).traceEvents, facts
+end
+
+local function check_trace(what, one, known, seconds)
+  local events, facts = trace_of(one, known, seconds)
+  local slices, counters, phases, host, copies, at, wrong = 0, 0, {}, 0, 0, 0, 0
+  for _, e in ipairs(events) do
+    if e.ph == "X" and e.cat == "phase" then phases[e.name] = e
+    elseif e.ph == "X" then
+      slices = slices + 1
+      local phase = phases[e.cat]
+      local length = seconds and seconds[slices] * 1e6 or 1
+      if math.abs(e.ts - at) > 1e-6 or math.abs(e.dur - length) > 1e-6 or e.ts < phase.ts - 1e-6
+        or e.ts + e.dur > phase.ts + phase.dur + 1e-6 then wrong = wrong + 1 end
+      at, copies = e.ts + e.dur, copies + (e.tid == 2 and 1 or 0)
+    elseif e.ph == "C" and e.name == "memory" then
+      counters = counters + 1
+      local sum = 0
+      for _, bytes in pairs(e.args) do sum = sum + bytes end
+      if sum ~= facts.ops[counters].total then wrong = wrong + 1 end
+    elseif e.ph == "C" then host = math.max(host, e.args.offloaded) end
+  end
+  tap.is(slices, #facts.ops, what .. ": a slice for each op")
+  tap.is(counters, #facts.ops, what .. ": and the memory at each")
+  tap.is(wrong, 0, what .. ": each at its time, inside of its phase, with the bytes of the tide")
+  return host, copies, one
+end
+
+check_trace("PyTorch's trace", compiled{framework = "pytorch"}, {})
+local plain = compiled{}
+check_trace("memtide's trace", plain, plain.program:ops())
+local seconds = {}
+for i in ipairs(plain.program:ops()) do seconds[i] = i * 1e-5 end
+check_trace("measured times", plain, plain.program:ops(), seconds)
+local offloaded = compiled{offload = "all"}
+local host, copies = check_trace("offloading", offloaded, offloaded.program:ops())
+tap.is(host, offloaded.prediction.host, "the host's memory is what is predicted of it")
+tap.ok(copies > 0 and copies % 2 == 0, "copies to the host and back have a track of their own: " .. copies)
 
 -- ---- any plain data: the pickle's writer
 

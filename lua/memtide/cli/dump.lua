@@ -3,6 +3,7 @@ local cell = require "memtide.net.cell"
 local columns = require "memtide.results.columns"
 local first_cell = require "memtide.cli.first_cell"
 local options = require "memtide.cli.options"
+local perfetto = require "memtide.picture.perfetto"
 local report = require "memtide.results.report"
 local snapshot = require "memtide.picture.snapshot"
 local step = require "memtide.picture.step"
@@ -14,6 +15,7 @@ local dump = {words = "SCRIPT [-- ARGS]", text = "the step program of the first 
     {name = "network", text = "the layers instead of the program"},
     {name = "snapshot", argument = "FILE.pickle", completes = {files = "*.pickle"},
       text = "the step as a memory snapshot, which PyTorch's memory_viz opens, and memtide snapshot: docs/pictures.md"},
+    options.perfetto,
     {name = "plan", text = "where every buffer lies, and the ledger at the peak"}}}
 
 -- What the ledger will count at the peak with the cell's allocator
@@ -80,17 +82,24 @@ local function json_of(self, one, given)
   return report.json(object, FIELDS)
 end
 
-local FORMS = {"json", "passes", "network", "plan", "snapshot"}
+local FORMS = {"json", "passes", "network", "plan", "snapshot", "perfetto"}
 
--- What a file says is of one step.
-local function only_step(given, name)
-  for _, other in ipairs(FORMS) do
-    if given[name] and other ~= name and given[other] then util.fail_usage("dump: expected --%s or --%s, found both", name, other) end
-  end
+-- The form that was given beside `name`, nil: none
+local function other_form(given, name)
+  for _, other in ipairs(FORMS) do if other ~= name and given[other] then return other end end
 end
 
+-- What writes a file about one step: function(cell, facts, path)
+local FILES = {
+  snapshot = function(_, facts, path) snapshot.write(facts, path) end,
+  perfetto = function(one, facts, path) perfetto.write(facts, path, one.program.ops and one.program:ops() or {}) end,
+}
+
 function dump.check(given)
-  only_step(given, "snapshot")
+  for name in pairs(FILES) do
+    local other = given[name] and other_form(given, name)
+    if other then util.fail_usage("dump: expected --%s or --%s, found both", name, other) end
+  end
   if given.json and given.passes then util.fail_usage "dump: --passes is text: expected it without --json" end
 end
 
@@ -99,10 +108,12 @@ function dump.run(experiment, given)
   if first.settings.framework == "pytorch" and (given.plan or given.passes) then
     util.fail_usage("dump: PyTorch's step has no %s: its tensors come and go", given.plan and "plan" or "passes")
   end
-  if given.snapshot then
-    if first.round then util.fail_usage "dump: --snapshot is of one step: a round of trainings has several" end
-    snapshot.write(step.facts(first), given.snapshot)
-    return 0
+  for name, write in pairs(FILES) do
+    if given[name] then
+      if first.round then util.fail_usage("dump: --%s is of one step: a round of trainings has several", name) end
+      write(first, step.facts(first), given[name])
+      return 0
+    end
   end
   for _, one in ipairs(first.trainings) do
     if first.round and not given.json then print(("# training %s"):format(one.name)) end

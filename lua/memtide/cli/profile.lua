@@ -4,8 +4,10 @@ local csv = require "memtide.results.csv"
 local estimate = require "memtide.sweep.estimate"
 local first_cell = require "memtide.cli.first_cell"
 local options = require "memtide.cli.options"
+local perfetto = require "memtide.picture.perfetto"
 local profile = require "memtide.net.profile"
 local report = require "memtide.results.report"
+local step = require "memtide.picture.step"
 local tree = require "memtide.results.tree"
 local util = require "memtide.base.util"
 
@@ -13,7 +15,7 @@ local SHOWN = 20 -- ops in the table
 
 local command = {words = "SCRIPT [-- ARGS]",
   text = "where the time of the first cell's step goes, by layer and op, beside the machine's roof",
-  options = {options.csv, options.PLAN, options.depth, options.json,
+  options = {options.csv, options.PLAN, options.depth, options.json, options.perfetto,
     {name = "ops", argument = "N", take = options.whole("ops", 0),
       text = "how many of the slowest ops are shown (20); --csv and --json have all"}}}
 
@@ -177,6 +179,11 @@ function command.run(experiment, given)
   local roof = profile.roof(cell)
   local found = profile.measure(cell, roof)
   local rows = layers_of(cell, found.ops)
+  if given.perfetto then
+    local seconds = {}
+    for i, op in ipairs(found.ops) do seconds[i] = op.seconds end
+    perfetto.write(step.facts(cell), given.perfetto, cell.program:ops(), seconds)
+  end
   if given.csv then write_csv(given.csv, cell, found.ops) end
   if given.json then print(json_of(cell, found, roof, rows))
   elseif given.csv ~= "-" then

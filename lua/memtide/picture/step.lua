@@ -6,6 +6,7 @@
 --   ops              {{name, layer, where, phase, bytes = {category = bytes}, total}, ...}; where: "article.lua:8" or ""
 --   bufs             {{name, category, layer, where, bytes, size, first, last, offset, place, always}, ...} on the device;
 --                    PyTorch's have before and after in always' place: was it there before the first op, after the last?
+--   host             the same of buffers in the host's memory, whose addresses are there
 --   phases           {{name, first, last}, ...}: numbers of ops
 --   peak             {at = number of the op, op, bytes, alive = {buffers, the largest first}, slack}
 --   arena, allocator bytes from the first buffer's place to the end of the last; the cell's allocator
@@ -197,13 +198,13 @@ end
 -- Of what program:step, trace:step or snapshot:step has found. title, text: what the pictures say; peak: bytes, categories, and
 -- `at` or `event`; held: bytes that the allocator has at most
 local function facts_of(found, title, text, peak, held)
-  local bufs = {}
+  local bufs, host = {}, {}
   for i, buf in ipairs(found.bufs) do
     buf.number, buf.place = i, buf.offset
-    if not buf.host then bufs[#bufs + 1] = buf end
+    table.insert(buf.host and host or bufs, buf)
   end
   add_bytes(found.ops, bufs)
-  local out = {title = title, text = text, pytorch = found.segments ~= nil, ops = found.ops, bufs = bufs,
+  local out = {title = title, text = text, pytorch = found.segments ~= nil, ops = found.ops, bufs = bufs, host = host,
     phases = phases_of(found.ops), arena = found.arena, segments = found.segments, held = held}
   if out.pytorch then out.ranges, out.arena = place_all(found) end
   local at = peak_op(found.ops, peak)
