@@ -75,6 +75,13 @@ for kind in sweep pareto; do
     is "$status$err$out" 0 "$kind: written"
     has "$(cat $kind.svg)" "mixed precision" "$kind: with the cases"
 done
+for kind in sweep pareto; do
+    memtide plot $kind "$RESULTS" -o $kind.vl.json
+    is "$status$err$out" 0 "$kind: written for Vega-Lite"
+    has "$(cat $kind.vl.json)" '"$schema":"https://vega.github.io/schema/vega-lite/v5.json"' "... says so"
+done
+fails 2 'plot: .vl.json is of sweep and pareto' "a tide for Vega-Lite" plot tide "$SCRIPT" -o x.vl.json
+fails 66 'cannot write nowhere/x.vl.json: No such file' "a folder that is not there" plot sweep "$RESULTS" -o nowhere/x.vl.json
 memtide plot sweep "$RESULTS" --x batch
 has "$out" "memory and time over batch" "--x chooses the axis"
 
@@ -148,7 +155,7 @@ fails 2 'plot: expected a kind of picture (alive, arena, gradients, pareto, swee
     plot tode x.lua
 fails 2 "plot: expected one script, found 0" "no script" plot tide
 fails 2 "plot: expected one file of results, found 0" "no file" plot sweep
-fails 2 'plot: --output: expected a name that ends in .svg or .png, found "x.jpg"' "another ending" plot tide "$SCRIPT" -o x.jpg
+fails 2 'plot: --output: expected a name that ends in .svg, .png or .vl.json, found "x.jpg"' "another ending" plot tide "$SCRIPT" -o x.jpg
 fails 2 'report: --output: expected a name that ends in .html' "another ending" report "$RESULTS" -o x.svg
 fails 2 "report: expected a file of results" "a report of nothing" report
 fails 2 "plot: --set is of a script, x.pickle is a recording" "a setting of a recording" plot tide x.pickle --set batch=3

@@ -1,12 +1,15 @@
 -- What is written for other programs: PyTorch's memory snapshots, of which memtide's own reader says what was predicted, and
--- traces for Perfetto.
+-- traces for Perfetto; and results as specifications of Vega-Lite.
 local tap = dofile "tests/tap.lua"
 local mt = require "memtide"
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
+local csv = require "memtide.results.csv"
 local perfetto = require "memtide.picture.perfetto"
+local rows = require "memtide.picture.rows"
 local snapshot = require "memtide.picture.snapshot"
 local step = require "memtide.picture.step"
+local vega = require "memtide.picture.vega"
 
 local path = os.tmpname()
 
@@ -139,6 +142,67 @@ local offloaded = compiled{offload = "all"}
 local host, copies = check_trace("offloading", offloaded, offloaded.program:ops())
 tap.is(host, offloaded.prediction.host, "the host's memory is what is predicted of it")
 tap.ok(copies > 0 and copies % 2 == 0, "copies to the host and back have a track of their own: " .. copies)
+
+-- ---- results as Vega-Lite: a record for each cell, its numbers as they are; what it names is there
+
+-- A file of results with these rows, {column = value}
+local function results_of(list)
+  local names, common = {"experiment", "case", "cell", "repeat", "model", "device", "batch", "effective_batch", "precision", "mode",
+    "status", "reason", "predicted_peak_bytes", "peak_bytes", "step_ms", "version"}, {experiment = "v", ["repeat"] = 1, model = "M",
+    device = "cpu", mode = "train", status = "ok", precision = "fp32", version = "1"}
+  local file = assert(io.open(path, "w"))
+  file:write(csv.line(names, #names))
+  for i, row in ipairs(list) do
+    local values = {}
+    row.case, row.cell, row.effective_batch = ("case %d"):format(i), ("%012x-000000-000000"):format(i), row.batch
+    for k, name in ipairs(names) do values[k] = row[name] or common[name] end
+    file:write(csv.line(values, #names))
+  end
+  file:close()
+  return rows.facts(path, print)
+end
+
+-- The specification read back; every field that an encoding names is in a record, or calculated.
+local function check_vega(what, spec, count)
+  local read = assert(core.json(vega.text(spec), what))
+  tap.is(read["$schema"], "https://vega.github.io/schema/vega-lite/v5.json", what .. ": its schema")
+  tap.is(#read.data.values, count, what .. ": a record for each cell")
+  local known, missing = {memory = true}, {}
+  local function learn(values) for _, one in ipairs(values) do for name in pairs(one) do known[name] = true end end end
+  local function walk(t, visit)
+    visit(t)
+    for _, value in pairs(t) do if type(value) == "table" then walk(value, visit) end end
+  end
+  walk(read, function(t) if type(t.values) == "table" then learn(t.values) end end)
+  walk(read, function(t) if type(t.field) == "string" and not known[t.field] then missing[#missing + 1] = t.field end end)
+  tap.is(table.concat(missing, " "), "", what .. ": no field that the data lack")
+  return read
+end
+
+local MIB = 1 << 20
+local facts = results_of{
+  {batch = 8, peak_bytes = 10 * MIB, step_ms = 5}, {batch = 16, peak_bytes = 20 * MIB, step_ms = 9},
+  {batch = 8, precision = "bf16", peak_bytes = 6 * MIB, step_ms = 4},
+  {batch = 16, precision = "bf16", predicted_peak_bytes = 40 * MIB, status = "oom",
+    reason = "out of memory: requested 64 bytes, held 33554432, limit 33554432"}}
+local drawn = check_vega("the sweep", vega.sweep(facts), 4)
+tap.is(#drawn.vconcat, 2, "a panel of memory and one of time")
+local of = {}
+for _, one in ipairs(drawn.data.values) do of[one.case] = one end
+tap.is(of["case 2"].memory_bytes, 20 * MIB, "bytes are those of the file")
+tap.is(of["case 2"].batch, 16, "numbers are numbers")
+tap.is(of["case 3"].series, "bf16", "the line that a cell belongs to")
+tap.ok(of["case 4"].fits == false and of["case 1"].fits == true, "what does not fit")
+tap.has(vega.text(drawn), "the limit of 32.0 MiB", "and the limit")
+drawn = check_vega("memory against time", vega.pareto(facts), 3)
+local front = {}
+for _, one in ipairs(drawn.data.values) do if one.on_the_front then front[#front + 1] = one.case end end
+tap.is(table.concat(front, ", "), "case 3, case 2", "the fronts are those of the picture")
+drawn = check_vega("bars", vega.sweep(results_of{{batch = 8, peak_bytes = MIB}, {batch = 8, precision = "bf16", peak_bytes = MIB}}), 2)
+tap.is(#drawn.hconcat, 1, "without an axis bars; without times of memory alone")
+local none, why = vega.pareto(results_of{{batch = 8, peak_bytes = MIB}})
+tap.ok(none == nil and why:find "no cell has both", "without times there is no front")
+tap.raises("column precision: expected numbers", "an axis of words", vega.sweep, facts, "precision")
 
 -- ---- any plain data: the pickle's writer
 

@@ -125,7 +125,7 @@ options.ROWS = {options.PLAN,
 }
 options.output = {name = "output", letter = "o", argument = "PATH", completes = {files = "*"},
   text = "cells: the list (NAME.cells.csv); slurm: the folder (NAME.slurm); on standard output without it: the script of "
-    .. "import, the picture of plot (.svg, .png), the page of report (.html)"}
+    .. "import, the picture of plot (.svg, .png, .vl.json), the page of report (.html)"}
 -- for commands that deal the cells into parts
 options.PARTS = {
   {name = "shards", argument = "N", take = options.whole("shards", 1),

@@ -6,15 +6,16 @@ local rows = require "memtide.picture.rows"
 local step = require "memtide.picture.step"
 local theme = require "memtide.picture.theme"
 local util = require "memtide.base.util"
+local vega = require "memtide.picture.vega"
 
--- of: what the picture is made of; its module has picture(facts, style, axis)
+-- of: what the picture is made of; its module has picture(facts, style, axis); vega: the function of picture/vega.lua
 local KINDS = {
   tide = {of = "script", picture = "memtide.picture.tide"},
   arena = {of = "script", picture = "memtide.picture.arena"},
   alive = {of = "script", picture = "memtide.picture.alive"},
-  sweep = {of = "file", picture = "memtide.picture.sweep"},
+  sweep = {of = "file", picture = "memtide.picture.sweep", vega = "sweep"},
   gradients = {of = "file", picture = "memtide.picture.gradients"},
-  pareto = {of = "file", picture = "memtide.picture.pareto"},
+  pareto = {of = "file", picture = "memtide.picture.pareto", vega = "pareto"},
 }
 local NAMES = util.sorted_keys(KINDS)
 
@@ -22,7 +23,7 @@ local cells = {} -- options that choose a script's cell
 for _, one in ipairs(options.CELL) do cells[one.name] = true end
 
 local plot = {words = "KIND SCRIPT|FILE.csv|FILE.pickle [-- ARGS]",
-  text = "a picture as .svg or .png: " .. table.concat(NAMES, ", "),
+  text = "a picture as .svg or .png, of results also as .vl.json (Vega-Lite): " .. table.concat(NAMES, ", "),
   completes = {KIND = {words = table.concat(NAMES, " ")}},
   options = {options.CELL, options.output, options.gpu,
     {name = "x", argument = "COLUMN", text = "plot sweep: the column along the axis (default: the best one)"}}}
@@ -32,9 +33,9 @@ function plot.check(given)
 end
 
 local function draw(kind, facts, given)
-  local picture, why = require(kind.picture).picture(facts, theme.style, given.x)
-  if not picture then error(util.failure(why, "file"), 0) end
-  output.write(picture, given.output)
+  local function made(picture, why) return picture or error(util.failure(why, "file"), 0) end
+  if output.is_vega(given.output) then output.text(vega.text(made(vega[kind.vega](facts, given.x))), given.output)
+  else output.write(made(require(kind.picture).picture(facts, theme.style, given.x)), given.output) end
   return 0
 end
 
@@ -60,6 +61,9 @@ function plot.alone(words, given, commands)
   local name = table.remove(words, 1)
   given.kind = name and KINDS[name] or util.fail_usage("plot: expected a kind of picture (%s)%s", table.concat(NAMES, ", "),
     name and (', found "%s"%s'):format(name, util.meant(name, NAMES)) or "")
+  if output.is_vega(given.output) and not given.kind.vega then
+    util.fail_usage("plot: .vl.json is of sweep and pareto; expected a name that ends in .svg or .png")
+  end
   if given.kind.of == "file" then return plot_file(words, given, commands) end
   if given.x then util.fail_usage("plot: --x is of sweep") end
   if words[1] and words[1]:find "%.pickle$" then return plot_recording(words, given, commands) end

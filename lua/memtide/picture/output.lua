@@ -26,19 +26,29 @@ local function write_png(path, text)
   util.must_write(path, os.rename(part, path))
 end
 
+-- The names of files that a picture can have, by their ends
+local ENDS = {"%.svg$", "%.png$", "%.vl%.json$"}
+
 -- Is the file's name one that a picture can have? For checks before any work.
 function output.check(command, path)
-  if path and path ~= "-" and not path:find "%.svg$" and not path:find "%.png$" then
-    util.fail_usage('%s: --output: expected a name that ends in .svg or .png, found "%s"', command, path)
-  end
+  for _, ending in ipairs(ENDS) do if not path or path == "-" or path:find(ending) then return end end
+  util.fail_usage('%s: --output: expected a name that ends in .svg, .png or .vl.json, found "%s"', command, path)
+end
+
+-- Is it a specification of Vega-Lite that is asked for?
+function output.is_vega(path) return path ~= nil and path:find "%.vl%.json$" ~= nil end
+
+-- text: a whole file; path: nil or "-" is standard output
+function output.text(text, path)
+  if not path or path == "-" then return util.must_write("standard output", io.stdout:write(text)) end
+  util.replace(path, function(write) write(text) end)
 end
 
 -- picture: of svg.picture; path: nil or "-" is standard output
 function output.write(picture, path)
   local text = svg.text(picture) .. "\n"
-  if not path or path == "-" then return util.must_write("standard output", io.stdout:write(text)) end
-  if path:find "%.png$" then return write_png(path, text) end
-  util.replace(path, function(write) write(text) end)
+  if path and path:find "%.png$" then return write_png(path, text) end
+  output.text(text, path)
 end
 
 return output

@@ -15,6 +15,8 @@ local WIDE_RANGE = 8      -- from the least to the largest: with more the scale 
 local MOST_SERIES, MOST_BARS = 24, 60
 local DID_NOT_FIT = {oom = true, skipped = true}
 
+function sweep.did_not_fit(point) return DID_NOT_FIT[point.status] or false end
+
 -- ---- what both panels share
 
 local function pattern()
@@ -58,7 +60,7 @@ local function x_axis(series, box, name)
 end
 
 -- {memory = bytes, names = {titles}} of the cards, one for each size in GiB, the smallest first
-local function capacities()
+function sweep.capacities()
   local of, out = {}, {}
   for _, card in ipairs((core.cards())) do
     local size = math.floor(card.memory / 2 ^ 30 + 0.5)
@@ -79,7 +81,7 @@ local function short(title) return (title:gsub("^NVIDIA ", ""):gsub("^GeForce ",
 -- Lines at the sizes of cards, each with its text above its right end unless that would touch another's
 local function capacity_lines(box, scale, least, most)
   local out, free = {}, math.huge
-  for _, one in ipairs(capacities()) do
+  for _, one in ipairs(sweep.capacities()) do
     if one.memory >= least and one.memory <= most then
       local y = scale(one.memory)
       out[#out + 1] = svg.node("g", nil, chart.line(box.left, y, box.right, y, "soft", "8 4"),
@@ -95,7 +97,7 @@ local function capacity_lines(box, scale, least, most)
 end
 
 -- The least and the most of an axis of values, with room; the least is 0 unless the range is wide.
-local function span(values)
+function sweep.span(values)
   local least, most = range_of(values)
   if most / least >= WIDE_RANGE then return least / 1.3, most * 1.3, true end
   return 0, most * 1.12, false
@@ -128,7 +130,7 @@ local function draw_series(n, one, x, y, value, text)
 end
 
 -- The smallest limit that a cell of the file did not fit into; nil: none
-local function limit_of(facts)
+function sweep.limit(facts)
   local least
   for _, point in ipairs(facts.points) do
     if point.limit and (not least or point.limit < least) then least = point.limit end
@@ -168,8 +170,8 @@ local function hatched(box, y, limit)
 end
 
 local function draw_panel(facts, series, panel, box, axis)
-  local least, most, logarithmic = span(values_of(series, panel))
-  local memory, limit = panel == PANELS[1], limit_of(facts)
+  local least, most, logarithmic = sweep.span(values_of(series, panel))
+  local memory, limit = panel == PANELS[1], sweep.limit(facts)
   if memory and limit and limit > most then most = limit * 1.1 end
   local y = (logarithmic and chart.logarithmic or chart.linear)(least, most, box.bottom, box.top)
   local x, ticks = x_axis(series, box, axis)
@@ -228,10 +230,15 @@ local function bar_picture(facts, style, head, y)
     pattern(), head, drawn)
 end
 
--- The series of the column, at most MOST_SERIES of them; raises where the column has no numbers.
-local function series_of(facts, axis)
-  local series = rows.series(facts, axis)
-  if not series then util.fail_usage("%s: column %s: expected numbers for the axis of a picture", facts.path, axis) end
+-- rows.series of the column; raises where it has no numbers.
+function sweep.series(facts, axis)
+  return rows.series(facts, axis)
+    or util.fail_usage("%s: column %s: expected numbers for the axis of a picture", facts.path, axis)
+end
+
+-- At most MOST_SERIES of them, and how many are left out
+local function shown_series(facts, axis)
+  local series = sweep.series(facts, axis)
   local shown = table.move(series, 1, math.min(#series, MOST_SERIES), 1, {})
   return shown, #series - #shown
 end
@@ -244,7 +251,7 @@ function sweep.picture(facts, style, axis)
     local head, y = chart.head(title, "memory and time of each cell")
     return bar_picture(facts, style, head, y)
   end
-  local series, left = series_of(facts, axis)
+  local series, left = shown_series(facts, axis)
   local head, y = chart.head(title, ("memory and time over %s%s"):format(axis,
     left > 0 and ("; the first %d of %d lines"):format(#series, #series + left) or ""))
   local entries = {}
