@@ -113,6 +113,13 @@ for part in REPRODUCED REFUTED "memory against time" "Eager PyTorch: the tide" "
 done
 is "$(grep -c 'src=\|href=\|@import\|url(http' report.html)" 0 "it loads nothing"
 
+memtide report "$RESULTS" "$SCRIPT" --profile --steps 1 --quiet -o profiled.html
+is "$status$err$out" 0 "a report that measures where the time goes"
+for part in "Where the time goes" "a copy of memory that fits no cache" "conv2d_dw" "op by op" "bound by"; do
+    has "$(cat profiled.html)" "$part" "it has: $part"
+done
+is "$(grep -c "Where the time goes" report.html)" 0 "which it has only where that was asked for"
+
 # a browser, where there is one: every picture is there, a tip shows, rows sort and filter, no error
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 if [ -n "$browser" ]; then
@@ -157,6 +164,10 @@ fails 2 "plot: expected one script, found 0" "no script" plot tide
 fails 2 "plot: expected one file of results, found 0" "no file" plot sweep
 fails 2 'plot: --output: expected a name that ends in .svg, .png or .vl.json, found "x.jpg"' "another ending" plot tide "$SCRIPT" -o x.jpg
 fails 2 'report: --output: expected a name that ends in .html' "another ending" report "$RESULTS" -o x.svg
+fails 2 "report: --profile: expected a script" "a profile of a file" report "$RESULTS" --profile
+fails 2 "report: --steps is of what --profile measures" "steps of nothing" report "$RESULTS" "$SCRIPT" --steps 3
+fails 2 "report: --profile: PyTorch's step is predicted and never run" "a profile of PyTorch" report "$RESULTS" "$SCRIPT" --profile \
+    --set framework=pytorch --quiet
 fails 2 "report: expected a file of results" "a report of nothing" report
 fails 2 "plot: --set is of a script, x.pickle is a recording" "a setting of a recording" plot tide x.pickle --set batch=3
 fails 2 "plot: --gpu is of a recording" "a GPU of a script" plot tide "$SCRIPT" --gpu 1

@@ -91,6 +91,8 @@ options.gpu = {name = "gpu", argument = "N", take = options.whole("gpu", 0),
   text = "of a recording of several GPUs this one (default: the first that has events)"}
 options.markdown = {name = "markdown", text = "the table at the end as Markdown"}
 
+options.steps = {name = "steps", argument = "N", take = options.whole("steps", 1), text = "timed steps of each cell"}
+
 -- for commands about one cell of the script
 options.CELL = {
   {name = "device", argument = "D", completes = DEVICE,
@@ -102,7 +104,7 @@ options.CELL = {
 -- for commands about all cells
 options.PLAN = {options.CELL,
   options.memory,
-  {name = "steps", argument = "N", take = options.whole("steps", 1), text = "timed steps of each cell"},
+  options.steps,
   {name = "seed", argument = "N", take = options.whole("seed", 0), text = "of parameters, data and dropout"},
 }
 -- for commands that make rows

@@ -10,16 +10,21 @@ local gradients = require "memtide.picture.gradients"
 local options = require "memtide.cli.options"
 local page = require "memtide.picture.page"
 local pareto = require "memtide.picture.pareto"
+local profile = require "memtide.net.profile"
 local rows = require "memtide.picture.rows"
 local script = require "memtide.sweep.script"
 local step = require "memtide.picture.step"
 local sweep = require "memtide.picture.sweep"
+local tables = require "memtide.sweep.profile_tables"
 local tide = require "memtide.picture.tide"
 local util = require "memtide.base.util"
 
 local report = {words = "FILE.csv [SCRIPT ...]", completes = {FILE = {files = "*.csv"}},
   text = "a file of results as one page of HTML: what ran, claims, pictures, rows",
-  options = {options.CELL, options.output}}
+  options = {options.CELL, options.output, options.steps,
+    {name = "profile", text = "measures where the time of each script's step goes, as memtide profile does, and shows it"}}}
+
+local SLOWEST = 20 -- ops that the page shows
 
 local function load_script(path, given)
   local experiment = script.load_experiment(path, given.args)
@@ -73,9 +78,22 @@ local function add_pytorch(sections, path, given)
   sections[#sections + 1] = {title = "Eager PyTorch", text = "There is no step of PyTorch to show: " .. util.text_of(found)}
 end
 
+-- Runs the cell's step, and shows where its time goes
+local function add_profile(sections, one)
+  tables.check("report: --profile", one)
+  local roof = profile.roof(one)
+  local found = profile.measure(one, roof)
+  local ops, left = tables.op_lines(found, SLOWEST)
+  local what, limits, how = tables.head(one, found, roof)
+  sections[#sections + 1] = {title = "Where the time goes", text = ("%s; %s; %s."):format(what, limits, how),
+    tables = {tables.layer_lines(tables.layers(one, found.ops), found, roof), ops},
+    notes = table.move(tables.sums(found), 1, 9, left > 0 and 2 or 1, {left > 0 and ("and %d faster ops"):format(left) or nil})}
+end
+
 local function add_script(sections, path, given)
   local experiment = load_script(path, given)
   local one = first_cell(experiment, given)
+  if given.profile then add_profile(sections, one) end
   add_step(sections, step.facts(one), one.settings.framework == "pytorch" and "Eager PyTorch" or "memtide's step")
   if one.settings.framework ~= "pytorch" then add_pytorch(sections, path, given) end
 end
@@ -83,6 +101,7 @@ end
 -- ---- the command
 
 function report.check(given)
+  if given.steps and not given.profile then util.fail_usage "report: --steps is of what --profile measures" end
   if given.output and given.output ~= "-" and not given.output:find "%.html?$" then
     util.fail_usage('report: --output: expected a name that ends in .html, found "%s"', given.output)
   end
@@ -91,6 +110,7 @@ end
 function report.alone(words, given, commands)
   if not words[2] and given.own[1] then commands.unknown_option(given.own[1].word, given.own[1].name) end
   local path = words[1] or util.fail_usage("report: expected a file of results, and scripts")
+  if given.profile and not words[2] then util.fail_usage "report: --profile: expected a script whose step is measured" end
   local facts = rows.facts(path, given.say)
   if not facts.rows[1] then error(util.failure(path .. ": there are no rows", "file"), 0) end
   local verdicts, sections = {}, {{title = "The sweep", picture = sweep.picture(facts)}}

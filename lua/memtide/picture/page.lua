@@ -31,10 +31,10 @@ font:15px/1.5 system-ui,'Liberation Sans','DejaVu Sans',sans-serif}
 h1{font-size:26px;margin:0 0 4px}h2{font-size:19px;margin:40px 0 10px;border-bottom:1px solid var(--line)}
 p.muted,.muted{color:var(--muted)}
 figure{margin:16px 0 32px;overflow-x:auto;break-inside:avoid}.picture{display:block;max-width:100%%;height:auto}
-.scroll{overflow-x:auto}
+.scroll{overflow-x:auto;margin:0 0 20px}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}
 th,td{padding:4px 10px 4px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
-td.number{text-align:right;white-space:nowrap}td:first-child{min-width:11em}
+.number{text-align:right;white-space:nowrap}td:first-child:not(.number){min-width:11em}
 th{position:sticky;top:0;background:var(--paper)}
 th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outline:2px solid}
 th[aria-sort=ascending] button::after{content:" \2191"}th[aria-sort=descending] button::after{content:" \2193"}
@@ -113,10 +113,10 @@ more.addEventListener("click",function(){most=Infinity;show();});
 
 -- ---- pieces
 
--- lines: texts, the head first; class(i, k) -> the class of a field, or nil
+-- lines: texts, the head first; class(i, k) -> the class of a field of line i (1: the head), or nil
 local function table_of(lines, class)
   local head, body = {}, {}
-  for k, text in ipairs(lines[1]) do head[k] = html("th", nil, text) end
+  for k, text in ipairs(lines[1]) do head[k] = html("th", {class = class and class(1, k)}, text) end
   for i = 2, #lines do
     local fields = {}
     for k = 1, #lines[1] do fields[k] = html("td", {class = class and class(i, k)}, tostring(lines[i][k] or "")) end
@@ -183,7 +183,7 @@ local function judged(all)
     local width = #lines[1]
     for i, found in ipairs(one.verdicts) do lines[i + 1][width] = found.source or "" end
     out[#out + 1] = html("h3", nil, one.experiment)
-    out[#out + 1] = table_of(lines, function(i, k) return k == 2 and (MARKS[one.verdicts[i - 1].verdict] or "open") or nil end)
+    out[#out + 1] = table_of(lines, function(i, k) return i > 1 and k == 2 and (MARKS[one.verdicts[i - 1].verdict] or "open") or nil end)
   end
   return out
 end
@@ -242,16 +242,26 @@ local function row_table(facts)
     html("noscript", nil, html("style", nil, svg.verbatim "tr[hidden]{display:table-row}"))}
 end
 
+-- The tables of a section, each with the columns that are words in `left`, and what stands below them
+local function tables_of(section)
+  local out = {}
+  for i, lines in ipairs(section.tables or {}) do
+    out[i] = table_of(lines, function(_, k) return not lines.left[k] and "number" or nil end)
+  end
+  for _, text in ipairs(section.notes or {}) do out[#out + 1] = html("p", {class = "muted"}, text) end
+  return out
+end
+
 -- ---- the page
 
--- facts: rows.facts; verdicts: {{experiment =, verdicts =}, ...}; sections: {{title =, text =, picture = or nil}, ...}, of
--- which one without a picture says why there is none. version: memtide's. Returns the page as text.
+-- facts: rows.facts; verdicts: {{experiment =, verdicts =}, ...}; sections: {{title =, text =, picture = or nil, tables = {lines,
+-- ...} or nil, notes = {text, ...} or nil}, ...}, of which one without a picture says why there is none. version: memtide's. Returns the page as text.
 function page.text(facts, verdicts, sections, version)
   local title, shown = ("%s: memtide report"):format(values_of(facts.rows, "experiment")), {}
   for i, section in ipairs(sections) do
     shown[i] = html("section", nil, html("h2", nil, section.title),
       section.text and html("p", {class = "muted"}, section.text) or {},
-      section.picture and html("figure", nil, section.picture) or {})
+      section.picture and html("figure", nil, section.picture) or {}, tables_of(section))
   end
   return "<!doctype html>\n" .. svg.text(html("html", {lang = "en"}, html("head", nil, html("meta", {charset = "utf-8"}),
     html("meta", {name = "viewport", content = "width=device-width,initial-scale=1"}), html("title", nil, title),
