@@ -14,8 +14,7 @@ local calibrate = {words = "SCRIPT [-- ARGS]",
   options = {options.CELL,
     {name = "used", argument = "SIZE", take = options.size "used",
       text = "what nvidia-smi shows for the process in its steady state: 2130MiB"},
-    {name = "snapshot", argument = "FILE", completes = {files = "*.pickle"},
-      text = "instead of a script: what the process had reserved then, by torch.cuda.memory._dump_snapshot"},
+    options.snapshot,
     {name = "pytorch", argument = "VERSION", text = ("the version of PyTorch (%s)"):format(cards.VERSION)}}}
 
 local fail = util.fail_usage

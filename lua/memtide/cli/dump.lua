@@ -13,9 +13,7 @@ local dump = {words = "SCRIPT [-- ARGS]", text = "the step program of the first 
   options = {options.CELL, options.json,
     {name = "passes", text = "the program after each pass"},
     {name = "network", text = "the layers instead of the program"},
-    {name = "snapshot", argument = "FILE.pickle", completes = {files = "*.pickle"},
-      text = "the step as a memory snapshot, which PyTorch's memory_viz opens, and memtide snapshot: docs/pictures.md"},
-    options.perfetto,
+    options.snapshot, options.perfetto,
     {name = "plan", text = "where every buffer lies, and the ledger at the peak"}}}
 
 -- What the ledger will count at the peak with the cell's allocator

@@ -85,6 +85,9 @@ options.set = {name = "set", argument = "AXIS=V,V", take = take_set, completes =
   text = "a setting or an axis instead of the script's; also 8..64:8, 8..512*2; may be repeated"}
 options.memory = {name = "memory", argument = "SIZE", take = options.size("memory"),
   text = "as if the device had only this much: 512MiB, 8GB, 4096"}
+options.snapshot = {name = "snapshot", argument = "FILE.pickle", completes = {files = "*.pickle"},
+  text = "dump: writes the step as a memory snapshot, which PyTorch's memory_viz opens; calibrate: instead of a script one of "
+    .. "torch.cuda.memory._dump_snapshot: what the process had reserved then"}
 options.perfetto = {name = "perfetto", argument = "FILE.json", completes = {files = "*.json"},
   text = "the step as a trace for ui.perfetto.dev and chrome://tracing: ops, and the tide as counters: docs/pictures.md"}
 options.gpu = {name = "gpu", argument = "N", take = options.whole("gpu", 0),
