@@ -42,6 +42,28 @@ memtide snapshot s.pickle --csv s.csv
 is "$(grep -c '^what_if,' s.csv)" 4 "... and what other settings do, to a file"
 has "$out" "The peak" "... beside the table"
 
+# every field, of a recording beside what is predicted of it, stands in docs/json.md's part about snapshots
+if command -v python3 >/dev/null; then
+    memtide dump "$ROOT/experiments/article.lua" --set framework=pytorch --quiet --snapshot step.pickle
+    memtide snapshot step.pickle --against "$ROOT/experiments/article.lua" --set batch=32 --memory 1MiB --json --quiet
+    is "$(sed -n '/^## snapshot/,$p' "$ROOT/docs/json.md" >part.md; python3 - <<'PY'
+import json, re
+known, lacking = set(re.findall(r"`(\w+)`", open("part.md").read())), set()
+def walk(v):
+    if isinstance(v, dict):
+        lacking.update(name for name in v if name not in known)
+    for one in v.values() if isinstance(v, dict) else v if isinstance(v, list) else []:
+        walk(one)
+t = json.load(open("out.txt"))
+walk(t)
+assert t["against"]["pairs"] > 0 and t["what_if"][0]["reason"], "too little to look at"
+print("lacking:", *sorted(lacking))
+PY
+)" "lacking:" "docs/json.md has every field"
+else
+    skip "docs/json.md has every field" "no python3"
+fi
+
 refused() { # status, part of the message, arguments
     want=$1 part=$2
     shift 2
