@@ -26,7 +26,7 @@ end
 -- ---- JSON: docs/json.md
 
 local FIELDS = {"experiment", "case", "training", "device", "framework", "batch", "precision", "peak_bytes", "peak_op", "arena_bytes",
-  "inputs", "output", "layers", "ops", "buffers"}
+  "inputs", "output", "layers", "ops", "buffers", "segments"}
 
 local function json_layers(network)
   local list = {}
@@ -75,6 +75,7 @@ local function json_of(self, one, given)
   else
     local found = cell.step(self, one)
     object.peak_bytes, object.peak_op = self.prediction.peak.bytes, self.prediction.peak.op
+    object.segments = found.segments
     object.arena_bytes, object.ops, object.buffers = found.arena, json_ops(program, found), json_buffers(program, found)
   end
   return report.json(object, FIELDS)
