@@ -241,7 +241,7 @@ static void run_snapshot(const uint8_t *data, size_t n) {
         alive[tensor] = what >= 0;
     }
     free(alive);
-    if (!snapshot_replay(s, &ledger, &replay, &e) && replay.peak.allocated < replay.peak.requested)
+    if (!snapshot_replay(s, &ledger, &replay, NULL, &e) && replay.peak.allocated < replay.peak.requested)
         fuzz_failed("blocks smaller than what is in them");
     if (ledger_check_zero(&ledger, &e)) fuzz_failed("%s", e.text);
     device_close(dry);

@@ -13,20 +13,23 @@ local vega = require "memtide.picture.vega"
 
 local path = os.tmpname()
 
-local function compiled(values)
+-- memory: bytes that the cell may use, nil: no limit
+local function compiled(values, memory)
   local nn = mt.nn
   values.name, values.input, values.classes, values.loss = values.name or "exports", {3, 24, 24}, 4, mt.nn.CrossEntropyLoss()
   values.batch, values.optimizer = values.batch or 16, values.optimizer or mt.optim.Adam()
   values.model = nn.Sequential{nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Dropout(0.1),
     nn.Flatten(), nn.Linear(32 * 400, 64), nn.Linear(64, 4)}
-  return cell.compile(cell.build(mt.experiment(values):cell(1)))
+  local one = cell.build(mt.experiment(values):cell(1))
+  one.memory = memory
+  return cell.compile(one)
 end
 
 -- ---- eager PyTorch's step: its peaks to the byte, and every tensor where the allocator puts it
 
-local function pytorch(what, values)
+local function pytorch(what, values, memory)
   values.framework = "pytorch"
-  local one = compiled(values)
+  local one = compiled(values, memory)
   local facts = step.facts(one)
   snapshot.write(facts, path)
   local read = mt.snapshot(path)
@@ -54,6 +57,10 @@ pytorch("larger", {batch = 256})
 local pages = pytorch("expandable segments", {pytorch = {alloc_conf = "expandable_segments:True"}, batch = 64})
 tap.ok(pages.expandable, "expandable segments are called so")
 pytorch("other settings", {pytorch = {alloc_conf = "max_split_size_mb:20,roundup_power2_divisions:4"}, batch = 64})
+
+-- Too little memory for what the allocator would like to keep: it gives segments back and takes others in each step.
+local tight = pytorch("little memory", {pytorch = {alloc_conf = "max_split_size_mb:20"}, batch = 256}, 150 << 20)
+tap.ok(tight.replay.segments_equal > 4, "segments come and go: " .. tight.replay.segments_equal)
 
 -- ---- memtide's own: one segment, as large as the arena
 

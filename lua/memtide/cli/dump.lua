@@ -110,7 +110,11 @@ function dump.run(experiment, given)
   for name, write in pairs(FILES) do
     if given[name] then
       if first.round then util.fail_usage("dump: --%s is of one step: a round of trainings has several", name) end
-      write(first, step.facts(first), given[name])
+      local facts = step.facts(first)
+      if not facts.segments and facts.allocator ~= "planned" then
+        given.say(("buffers lie as allocator = \"planned\" places them; this cell has %s"):format(facts.allocator))
+      end
+      write(first, facts, given[name])
       return 0
     end
   end
