@@ -171,19 +171,19 @@ end
 
 -- The specification read back; every field that an encoding names is in a record, or calculated.
 local function check_vega(what, spec, count)
-  local read = assert(core.json(vega.text(spec), what))
-  tap.is(read["$schema"], "https://vega.github.io/schema/vega-lite/v5.json", what .. ": its schema")
-  tap.is(#read.data.values, count, what .. ": a record for each cell")
+  local made = assert(core.json(vega.text(spec), what))
+  tap.is(made["$schema"], "https://vega.github.io/schema/vega-lite/v5.json", what .. ": its schema")
+  tap.is(#made.data.values, count, what .. ": a record for each cell")
   local known, missing = {memory = true}, {}
   local function learn(values) for _, one in ipairs(values) do for name in pairs(one) do known[name] = true end end end
   local function walk(t, visit)
     visit(t)
     for _, value in pairs(t) do if type(value) == "table" then walk(value, visit) end end
   end
-  walk(read, function(t) if type(t.values) == "table" then learn(t.values) end end)
-  walk(read, function(t) if type(t.field) == "string" and not known[t.field] then missing[#missing + 1] = t.field end end)
+  walk(made, function(t) if type(t.values) == "table" then learn(t.values) end end)
+  walk(made, function(t) if type(t.field) == "string" and not known[t.field] then missing[#missing + 1] = t.field end end)
   tap.is(table.concat(missing, " "), "", what .. ": no field that the data lack")
-  return read
+  return made
 end
 
 local MIB = 1 << 20

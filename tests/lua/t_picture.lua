@@ -207,13 +207,13 @@ tap.ok(svg.text(arena.picture(eager)):find " in %d+ segments", "the arena says h
 
 -- ---- a recording: one of the public ones
 
-local path = os.tmpname()
+local pickled = os.tmpname()
 local recording = traces.read "gpt_training_128"
-local out = assert(io.open(path, "wb"))
+local out = assert(io.open(pickled, "wb"))
 out:write(pickle.dump(traces.snapshot(recording, pickle)))
 out:close()
-local recorded = step.recorded(path)
-os.remove(path)
+local recorded = step.recorded(pickled)
+os.remove(pickled)
 local most = 0
 for _, op in ipairs(recorded.ops) do most = math.max(most, op.total) end
 tap.is(recorded.ops[recorded.peak.at].total, traces.peaks.gpt_training_128.allocated, "a recording: what is drawn at the peak is PyTorch's")

@@ -255,7 +255,8 @@ end
 -- ---- the page
 
 -- facts: rows.facts; verdicts: {{experiment =, verdicts =}, ...}; sections: {{title =, text =, picture = or nil, tables = {lines,
--- ...} or nil, notes = {text, ...} or nil}, ...}, of which one without a picture says why there is none. version: memtide's. Returns the page as text.
+-- ...} or nil, notes = {text, ...} or nil}, ...}, of which one without a picture says why there is none, or has
+-- tables. version: memtide's. Returns the page as text.
 function page.text(facts, verdicts, sections, version)
   local title, shown = ("%s: memtide report"):format(values_of(facts.rows, "experiment")), {}
   for i, section in ipairs(sections) do

@@ -123,7 +123,7 @@ end
 
 -- facts: step.facts. Writes the file; raises where it cannot.
 function snapshot.write(facts, path)
-  local frames_of, bufs, segments = tracebacks(facts), facts.bufs, nil
+  local frames_of, bufs, segments = tracebacks(facts), facts.bufs
   if facts.segments then segments = segments_of(facts) else bufs, segments = as_segment(facts) end
   local kept, list, at = {}, {}, 1
   for _, buf in ipairs(bufs) do if buf.after then kept[#kept + 1] = buf end end
