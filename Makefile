@@ -392,13 +392,67 @@ lint: ## warnings as errors; cppcheck and luacheck where they are installed
 	    --inline-suppr -Icore core kernels; else echo "no cppcheck: skipped"; fi
 	$(Q)if command -v luacheck >/dev/null; then luacheck -q lua experiments tests; else echo "no luacheck: skipped"; fi
 
-install: all ## into PREFIX (DESTDIR is honoured)
-	install -D -m 755 $(BUILD)/memtide $(DESTDIR)$(PREFIX)/bin/memtide
-	install -D -m 755 $(BUILD)/memtide.so $(DESTDIR)$(PREFIX)/lib/lua/5.4/memtide.so
-	$(if $(PLAN),install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/memtide $(PLAN))
-	$(if $(CUDA_PLUGIN),install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/memtide $(CUDA_PLUGIN))
-	$(if $(CUDA_PLUGIN),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/memtide/devices $(DEVICES))
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/memtide/experiments experiments/*.lua
+# ---- what is installed: a line for each file, its mode, where it is from and where it goes below PREFIX. Uninstalling
+# goes by the same list.
+VERSION := $(shell sed -n 's/.*MT_VERSION "\(.*\)"/\1/p' core/base/base.h)
+COMPLETIONS = $(addprefix $(BUILD)/share/,bash zsh fish)
+PACKAGED = all $(BUILD)/libmemtide.a $(BUILD)/share/memtide.1 $(BUILD)/share/memtide.pc $(COMPLETIONS)
+define INSTALLED
+755 $(BUILD)/memtide bin/memtide
+755 $(BUILD)/memtide.so lib/lua/5.4/memtide.so
+$(if $(PLAN),755 $(PLAN) lib/memtide/memtide_plan.so)
+$(if $(CUDA_PLUGIN),755 $(CUDA_PLUGIN) lib/memtide/memtide_cuda.so)
+$(if $(CUDA_PLUGIN),$(foreach f,$(DEVICES),644 $(f) lib/memtide/devices/$(notdir $(f))$(newline)))
+644 $(BUILD)/libmemtide.a lib/libmemtide.a
+644 $(BUILD)/share/memtide.pc lib/pkgconfig/memtide.pc
+$(foreach f,$(wildcard core/*/*.h core/*/*.def core/*/*/*.h),644 $(f) include/memtide/$(f:core/%=%)$(newline))
+$(foreach f,$(wildcard experiments/*.lua),644 $(f) share/memtide/$(f)$(newline))
+$(foreach f,README.md LICENSE CHANGELOG.md $(wildcard docs/*.md docs/images/*),644 $(f) share/doc/memtide/$(f)$(newline))
+644 packaging/example.c share/doc/memtide/example.c
+644 $(BUILD)/share/memtide.1 share/man/man1/memtide.1
+644 $(BUILD)/share/bash share/bash-completion/completions/memtide
+644 $(BUILD)/share/zsh share/zsh/site-functions/_memtide
+644 $(BUILD)/share/fish share/fish/vendor_completions.d/memtide.fish
+endef
+define newline
+
+
+endef
+export INSTALLED
+
+$(BUILD)/libmemtide.a: $(LIB_OBJ)
+	@echo "  AR   $@"
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/share/memtide.1: packaging/man.lua $(BUILD)/memtide
+	@mkdir -p $(@D)
+	$(Q)$(BUILD)/memtide $< > $@
+
+$(COMPLETIONS): $(BUILD)/memtide
+	@mkdir -p $(@D)
+	$(Q)$(BUILD)/memtide completion $(@F) > $@
+
+$(call stamp,prefix,$(PREFIX))
+$(BUILD)/share/memtide.pc: packaging/memtide.pc.in core/base/base.h $(BUILD)/prefix
+	@mkdir -p $(@D)
+	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $< > $@
+
+install: $(PACKAGED) ## into PREFIX (/usr/local; DESTDIR is honoured): program, module, C library, docs, man page, completions
+	$(Q)printf '%s\n' "$$INSTALLED" | while read -r mode from to; do \
+	    [ -z "$$to" ] || install -D -m $$mode "$$from" "$(DESTDIR)$(PREFIX)/$$to" || exit 1; done
+
+uninstall: ## removes from PREFIX what install has put there, and folders that are empty then
+	$(Q)printf '%s\n' "$$INSTALLED" | while read -r mode from to; do [ -z "$$to" ] || { rm -f "$(DESTDIR)$(PREFIX)/$$to"; \
+	    rmdir -p --ignore-fail-on-non-empty "$$(dirname "$(DESTDIR)$(PREFIX)/$$to")" 2>/dev/null; }; done; :
+
+deb: $(PACKAGED) ## a Debian package, BUILD/memtide_VERSION-1_ARCH.deb
+	$(Q)BUILD=$(BUILD) VERSION=$(VERSION) sh packaging/deb.sh
+
+wheel: $(PACKAGED) ## a Python wheel, BUILD/memtide-VERSION-*.whl: pip install gives the program
+	$(Q)python3 packaging/wheel.py $(BUILD) $(VERSION)
+
+package-check: ## the Debian package and the wheel in clean Debian 12 roots (as root, with debootstrap)
+	$(Q)$(MAKE) --no-print-directory deb && $(MAKE) --no-print-directory wheel && BUILD=$(BUILD) sh packaging/check.sh
 
 clean: ## remove what was built
 	rm -rf build
@@ -406,8 +460,8 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated test test-isa cuda-test run article deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install clean help
+.PHONY: all cuda emulated test test-isa cuda-test run article deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 endif

@@ -11,7 +11,7 @@ local help = {words = "[COMMAND [SCRIPT] or TOPIC]",
   text = "this text; of a script, the options that it declares; the topics are columns and settings",
   options = {options.safe, options.markdown}}
 
-local STATUSES = [[
+help.STATUSES = [[
 Exit status: 0 done (cells that ran out of memory are results), 1 a cell has a row with error, diverged, crashed or
 timeout, of this call or an earlier one, 2 wrong usage, 3 out of device memory, 4 stopped by --max-failures,
 5 a claim of the script is refuted, 6 none is, but one is inconclusive, 64 a wrong option of the script's own,
@@ -100,7 +100,7 @@ function help.print(commands, name, path)
   end
   print_options(name and commands.of(name).options or commands.options())
   if path then print_own(path) end
-  print("\n" .. STATUSES)
+  print("\n" .. help.STATUSES)
   return 0
 end
 
