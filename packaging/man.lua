@@ -1,4 +1,5 @@
--- Prints the man page memtide(1), made from what `memtide help` says: memtide packaging/man.lua > memtide.1
+-- Prints the man page memtide(1), made from what `memtide help` says, of the date of the last change:
+-- memtide packaging/man.lua > memtide.1, from the checkout's top
 local commands = require "memtide.cli.commands"
 local core = require "memtide.core"
 local help = require "memtide.cli.help"
@@ -29,7 +30,9 @@ local function names_of(list)
   return table.concat(names, ", ")
 end
 
-put(('.TH MEMTIDE 1 "" "memtide %s" "User Commands"'):format(roff(core.version:match "^[^+]*")))
+local changes <close> = assert(io.open "CHANGELOG.md")
+put(('.TH MEMTIDE 1 "%s" "memtide %s" "User Commands"'):format(changes:read("a"):match "\n### (%S+)",
+  roff(core.version:match "^[^+]*")))
 put ".SH NAME"
 put "memtide \\- predicts, measures and sweeps the memory of neural-network training"
 put ".SH SYNOPSIS"

@@ -15,7 +15,7 @@ local function lines_of(path)
 end
 
 local function output_of(command)
-  local pipe <close> = assert(io.popen(command .. " 2>&1; echo $?"))
+  local pipe <close> = assert(io.popen(("(%s) 2>&1; echo $?"):format(command)))
   local text, status = pipe:read("a"):match "^(.-)(%d+)\n$"
   return tonumber(status), text
 end
