@@ -390,7 +390,7 @@ lint: ## warnings as errors; cppcheck and luacheck where they are installed
 	$(Q)$(MAKE) $(if $(NVCC),cuda) emulated BUILD=build/lint CFLAGS="-O1 -Werror" CUDA_ARCHS=90
 	$(Q)if command -v cppcheck >/dev/null; then cppcheck -q --std=c11 --error-exitcode=1 --enable=warning,portability \
 	    --inline-suppr -Icore core kernels; else echo "no cppcheck: skipped"; fi
-	$(Q)if command -v luacheck >/dev/null; then luacheck -q lua experiments tests; else echo "no luacheck: skipped"; fi
+	$(Q)if command -v luacheck >/dev/null; then luacheck -q lua experiments tests packaging docs; else echo "no luacheck: skipped"; fi
 
 # ---- what is installed: a line for each file, its mode, where it is from and where it goes below PREFIX. Uninstalling
 # goes by the same list.

@@ -104,8 +104,8 @@ local function counted(visits)
     lists[i] = timed(1, 2, 3, 4, 5, 6, 7)
     for k, flag in ipairs(flags) do lists[i][k].flag = flag end
   end
-  local found, count = samples.counted(lists)
-  for i, seconds in ipairs(found) do words[i] = table.concat(seconds, " ") end
+  local times, count = samples.counted(lists)
+  for i, seconds in ipairs(times) do words[i] = table.concat(seconds, " ") end
   return ("%s (%d timed, %d disturbed, %d count)"):format(table.concat(words, ", "), count.timed, count.disturbed, count.counted)
 end
 tap.is(counted{{"warmup"}}, "2 3 4 5 6 7 (6 timed, 0 disturbed, 6 count)", "the warm-up does not count")
