@@ -258,6 +258,9 @@ REFUTED = case $$? in 5|6) ;; *) exit 1; esac
 article: all ## the article's comparison on this machine, in interleaved rounds with verdicts: experiments/article.lua
 	$(BUILD)/memtide run experiments/article.lua || $(REFUTED)
 
+figures: all ## every figure that the docs quote, anew (hours); ONLY=article: those of one page, file or command
+	$(Q)PYTHON=$(PYTHON) MEMTIDE=$(BUILD)/memtide $(BUILD)/memtide docs/figures.lua "$(ONLY)"
+
 deps: ## install the Debian packages that are needed (or name them, if that is not allowed)
 deps-dev: ## the same for packages that only checks need: clang with its sanitizers
 deps-dev: DEPS = $(DEPS_DEV)
@@ -460,7 +463,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated test test-isa cuda-test run article deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated test test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)

@@ -7,11 +7,12 @@ local nn, optim = mt.nn, mt.optim
 -- The listing's network. Its first linear layer reads what two convolutions leave of an image of `side` pixels.
 local function ConvNet(width, options)
   local o = options or {}
-  local side, wrapped = (o.side or 32) - 4, o.wrapped or function(layer) return layer end
+  local kernel, wrapped = o.kernel or 3, o.wrapped or function(layer) return layer end
+  local side = (o.side or 32) - 2 * (kernel - 1)
   return nn.Sequential{
-    wrapped(nn.Conv2d(3, width, 3)),         nn.ReLU{inplace = o.inplace},
-    wrapped(nn.Conv2d(width, 2 * width, 3)), nn.ReLU{inplace = o.inplace},
-    nn.Flatten(),                            nn.Linear(2 * width * side * side, 10),
+    wrapped(nn.Conv2d(3, width, kernel)),         nn.ReLU{inplace = o.inplace},
+    wrapped(nn.Conv2d(width, 2 * width, kernel)), nn.ReLU{inplace = o.inplace},
+    nn.Flatten(),                                 nn.Linear(2 * width * side * side, 10),
   }
 end
 
@@ -21,6 +22,10 @@ local function PooledConvNet(width)
     nn.Conv2d(width, 2 * width, 3), nn.ReLU(), nn.MaxPool2d(2),
     nn.Flatten(),                   nn.Linear(2 * width * 6 * 6, 10),
   }
+end
+
+local function ShorterConvNet(width)
+  return nn.Sequential{nn.Conv2d(3, width, 3), nn.ReLU(), nn.Flatten(), nn.Linear(width * 30 * 30, 10)}
 end
 
 local base, memory, time = "baseline, batch 64", "peak_bytes", "step_ms"
@@ -38,8 +43,12 @@ return mt.experiment{
     {case = "half the channels", model = ConvNet(32), model_name = "SmallerConvNet"},
     {case = "half the image's side", model = ConvNet(64, {side = 16}), input = {3, 16, 16}, model_name = "ConvNet of 16 x 16"},
     {case = "pooling after each convolution", model = PooledConvNet(64), model_name = "PooledConvNet"},
+    {case = "one convolution", model = ShorterConvNet(64), model_name = "ShorterConvNet"},
+    {case = "kernels of 1 x 1", model = ConvNet(64, {kernel = 1}), model_name = "ConvNet of 1 x 1 kernels"},
     {case = fp16, precision = "amp_fp16"},
     {case = bf16, precision = "amp_bf16"},
+    -- with Adam's own 1e-8, which is 0 in fp16, its update is 0 / 0
+    {case = "float16 throughout", precision = "fp16", optimizer = optim.Adam{lr = 1e-3, eps = 1e-4}},
     {case = "accumulation 16 x 4", batch = 16, accumulate = 4},
     {case = "evaluation, no gradients", mode = "eval"},
     {case = listed, model = ConvNet(64, {wrapped = nn.Checkpoint}), model_name = "ConvNet in checkpoints", checkpoint = "marked"},
@@ -55,9 +64,14 @@ return mt.experiment{
     {claim = "mixed precision is faster", source = "mixed precision", of = time, less = {bf16, base}, holds_on = on_16_bits},
     {claim = "... also with fp16 and GradScaler", source = "mixed precision", of = time, less = {fp16, base},
       holds_on = on_16_bits},
+    {claim = "float16 throughout about halves the memory", source = "data types", of = memory,
+      ratio = {"float16 throughout", base}, expect = 0.5, tolerance = 0.2, holds_on = on_16_bits},
+    {claim = "a larger batch needs less memory", source = "batch size", of = memory, less = {base, "batch 32"}},
     {claim = "half the batch needs less memory", source = "batch size", of = memory, less = {"batch 32", base}},
     {claim = "a smaller network needs less memory", source = "model size", of = memory,
       less = {"half the channels", base}},
+    {claim = "fewer layers need less memory", source = "model size", of = memory, less = {"one convolution", base}},
+    {claim = "smaller kernels need less memory", source = "model size", of = memory, less = {"kernels of 1 x 1", base}},
     {claim = "a smaller image needs less memory", source = "image size", of = memory,
       less = {"half the image's side", base}},
     {claim = "more pooling needs less memory", source = "pooling", of = memory,

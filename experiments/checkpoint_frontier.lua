@@ -1,5 +1,6 @@
 -- Memory against time: ResNet-50 and a GPT under smaller and smaller budgets of bytes. For each budget, checkpointing
--- makes the fastest choice of activations to compute again.
+-- makes the fastest choice of activations to compute again. Half an hour on two processors: budgets differ by less than
+-- steps scatter, so that each is visited often.
 local mt = require "memtide"
 local nn, optim, models = mt.nn, mt.optim, mt.models
 
@@ -22,4 +23,5 @@ end
 return mt.experiment{
   name = "checkpoint_frontier", cases = cases,
   loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.01, momentum = 0.9}, steps = 5,
+  rounds = 8, confidence = 0.01, time_limit = 90,
 }

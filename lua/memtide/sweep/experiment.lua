@@ -312,8 +312,6 @@ local function has_functions(self)
   return found
 end
 
--- Sets self.reads, which notes what functions of the settings read, and raises if it is certain already that nothing
--- reads an axis. Sets self.declared: the experiment as the script declares it, without changes of the command line.
 -- An experiment like this one in which `changes` stand in place of the keys of their names; false: without that key.
 --   local article = require "article"
 --   return article:with{name = "wide", sweep = {{"batch", {64, 128}}}}
@@ -327,6 +325,8 @@ function Experiment:with(changes)
   return experiment.new(options)
 end
 
+-- Sets self.reads, which notes what functions of the settings read, and raises if it is certain already that nothing
+-- reads an axis. Sets self.declared: the experiment as the script declares it, without changes of the command line.
 function Experiment:watch_reads()
   self.reads = reads.new(self.where, joined(TOP, CASE, self:own_keys()), own_names(self), meant)
   if not has_functions(self) then self.reads:check_none() end

@@ -1,0 +1,218 @@
+-- The figures of the docs: each is what a command prints. `make figures` runs the commands and writes their output into the
+-- pages; tests/lua/t_figures.lua runs the quick ones and compares. A figure in a page:
+--
+--   <!-- figure: memtide predict hello.lua -->
+--   ...
+--   <!-- end -->
+--
+-- What stands between the two lines is replaced by what the command prints, as it is if it is a Markdown table, else in a
+-- fence, and by a line "`COMMAND`, commit, device, date". That line stays while the output stays the same, because a
+-- prediction does not age. Commands run in the root of the checkout; `memtide` is the program that was built, $PYTHON the
+-- interpreter that may have torch, and MEMTIDE_PLAN is none, so that a prediction is the same wherever it is made.
+--
+-- A comment at the command's end marks what the test does not run: "# (minutes)" takes long, "# (measured)" prints what no
+-- two runs print alike, "# (needs PyTorch)" is left out where $PYTHON has no torch. Several figures of one measurement read its
+-- file:
+--
+--   <!-- data experiments/results/article-cpu.csv: memtide run experiments/article.lua --csv $FILE # (minutes) -->
+--   ...
+--   <!-- end -->
+--
+-- makes the file anew, whose name until it is whole the command has in $FILE; the page shows where and when. A command may end in status 5 or
+-- 6, as `memtide run` does where claims are refuted or inconclusive. If it fails otherwise, file and page stay what they were.
+--
+--   memtide docs/figures.lua [--list] [--quick] [TEXT]
+--
+-- TEXT: those in whose "PAGE: COMMAND" it is, such as "article.md"; --quick: those that the test runs; --list: which they are
+local figures = {}
+
+local MARKS = {minutes = "(minutes)", measured = "(measured)", torch = "(needs PyTorch)"}
+local GOOD = {[0] = true, [5] = true, [6] = true}
+
+local function read(path)
+  local file <close> = assert(io.open(path, "rb"))
+  return file:read "a"
+end
+
+local function write(path, text)
+  local file <close> = assert(io.open(path .. ".new", "wb"))
+  assert(file:write(text))
+  assert(file:close())
+  assert(os.rename(path .. ".new", path))
+end
+
+local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
+
+-- The command without its comment, and its marks
+local function command_of(text)
+  local command, comment = text:match "^(.-)%s+#%s(.*)$"
+  local one = {command = command or text}
+  for name, mark in pairs(MARKS) do one[name] = comment ~= nil and comment:find(mark, 1, true) ~= nil end
+  one.comment = comment
+  return one
+end
+
+-- The figures and data of a page in their order: {path, command, comment, minutes, measured, torch, file = of data, body = what
+-- stands there now, first and last = its lines}, and the page's lines. Raises where a figure has no end, or an end no figure.
+function figures.of_page(path)
+  local list, lines, open, fence = {}, {}, nil, false
+  for line in (read(path) .. "\n"):gmatch "(.-)\n" do lines[#lines + 1] = line end
+  if lines[#lines] == "" then lines[#lines] = nil end
+  for i, line in ipairs(lines) do
+    if line:find "^```" then fence = not fence end
+    local text = line:match "^<!%-%- figure: (.-) %-%->$"
+    local file, maker = line:match "^<!%-%- data (%S+): (.-) %-%->$"
+    if (text or maker) and (not fence or open) then
+      if open then error(("%s:%d: the figure of line %d has no end"):format(path, i, open.first), 0) end
+      local one = command_of(text or maker)
+      one.path, one.first, one.file = path, i, file
+      list[#list + 1], open = one, one
+    elseif line == "<!-- end -->" and (not fence or open) then
+      if not open then error(("%s:%d: an end without a figure"):format(path, i), 0) end
+      open.last, open.body, open = i, table.concat(lines, "\n", open.first + 1, i - 1), nil
+    end
+  end
+  if open then error(("%s:%d: the figure has no end"):format(path, open.first), 0) end
+  return list, lines
+end
+
+-- The pages: README.md and docs/*.md
+function figures.pages()
+  local list, out = assert(io.popen "ls README.md docs/*.md"), {}
+  for path in list:lines() do out[#out + 1] = path end
+  list:close()
+  return out
+end
+
+-- Runs a command in a shell with `memtide` on its path -> what it prints; nil, status, and it has told why. What a good command
+-- says on standard error is no figure.
+-- environment: more variables, "FILE=..."
+local function output_of(command, environment)
+  local bin = figures.bin or assert(os.tmpname())
+  if not figures.bin then
+    local program = assert(io.popen("realpath " .. quoted(os.getenv "MEMTIDE" or "build/memtide"))):read "l"
+    assert(os.remove(bin) and os.execute(("mkdir %s && ln -s %s %s/memtide"):format(bin, quoted(program), bin)))
+    figures.bin = bin
+  end
+  local pipe <close> = assert(io.popen(("export PATH=%s:$PATH PYTHON=${PYTHON:-python3} MEMTIDE_PLAN=none %s; (%s) </dev/null 2>%s/errors; status=$?; echo; echo $status"):format(
+    bin, environment or "", command, bin)))
+  local text, status = pipe:read("a"):match "^(.*)\n(%d+)\n$"
+  if not GOOD[tonumber(status)] then
+    io.stderr:write(read(bin .. "/errors"))
+    return nil, tonumber(status)
+  end
+  return text
+end
+
+-- Removes what output_of has made.
+function figures.close()
+  if figures.bin then os.execute("rm -r " .. figures.bin) end
+  figures.bin = nil
+end
+
+local function first_line(command)
+  local pipe <close> = assert(io.popen(command .. " 2>/dev/null"))
+  return pipe:read "l" or ""
+end
+
+-- That of the program, which the pages that are written change no more
+local function commit() return require "memtide.core".version:match "%+(.*)$" or "unknown" end
+-- "AMD EPYC, oneDNN 2.6.3, 2 processors"
+local function device()
+  local name = (output_of "memtide devices" or ""):match "^cpu%s+(.-), [%d.]+ %a?i?B"
+  return ("%s, %s processors"):format(name or "unknown device", first_line "nproc")
+end
+
+-- What a figure's command prints now, as it stands in the page; nil, status: it fails.
+function figures.shown(one)
+  local text, status = output_of(one.command)
+  if not text then return nil, status end
+  text = text:gsub("[ \t]+\n", "\n"):gsub("^\n+", ""):gsub("%s+$", "")
+  return text:find "^|" and text or "```\n" .. text .. "\n```"
+end
+
+-- The part of a body that the command has printed, without the line of where and when
+function figures.printed(body) return (body:gsub("\n\n`[^\n]*$", "")) end
+
+local function where(one)
+  local command = one.file and one.command:gsub("%$FILE", one.file) or one.command
+  return ("`%s`, commit %s, %s, %s"):format(command, commit(), device(), os.date "!%Y-%m-%d")
+end
+
+-- Replaces the body of a figure or of data in its page.
+local function put(one, body)
+  local list, lines = figures.of_page(one.path)
+  local now -- at its place, which others may have moved
+  for _, other in ipairs(list) do
+    if other.command == one.command and other.file == one.file then now = now or other end
+  end
+  write(one.path, ("%s\n%s\n%s\n"):format(table.concat(lines, "\n", 1, now.first), body, table.concat(lines, "\n", now.last)))
+end
+
+-- Writes the figure into its page if it is another one now, or was measured. Returns whether it is written; nil, status: the
+-- command fails.
+local function renew(one)
+  local text, status = figures.shown(one)
+  if not text then return nil, status end
+  if figures.printed(one.body) == text and not one.measured and not one.minutes then return false end
+  put(one, text .. "\n\n" .. where(one))
+  return true
+end
+
+-- Makes the data anew, beside the old ones, which stay until the command has ended well. Returns true; nil, status.
+local function make(one)
+  local made = one.file:gsub("%.csv$", ".new.csv")
+  local function samples_of(path) return (path:gsub("%.csv$", ".samples.csv")) end
+  os.remove(made)
+  os.remove(samples_of(made))
+  local text, status = output_of(one.command, "FILE=" .. quoted(made))
+  if not text then return nil, status end
+  os.remove(samples_of(one.file))
+  assert(os.rename(made, one.file))
+  os.rename(samples_of(made), samples_of(one.file))
+  put(one, where(one))
+  return true
+end
+
+local function has_torch() return first_line "${PYTHON:-python3} -c 'import torch; print(1)'" == "1" end
+
+-- Does the test run it?
+function figures.is_quick(one) return not (one.file or one.minutes or one.measured or one.torch) end
+
+-- What became of it, in words; nil: its command fails.
+local function update(one, torch)
+  if one.torch and not torch() then return "left out, $PYTHON has no torch" end
+  local done, status = (one.file and make or renew)(one)
+  if done == nil then return nil, ("FAILED with status %s"):format(status) end
+  return done and "new" or "as it was"
+end
+
+-- words: the arguments; pages: paths. Returns the exit status.
+function figures.main(words, pages)
+  local given, only, known, failed = {}, nil, nil, false
+  for _, word in ipairs(words) do
+    if word == "--list" or word == "--quick" then given[word] = true
+    elseif only or word:find "^%-" then error("expected one text, found " .. word, 0)
+    elseif word ~= "" then only = word end
+  end
+  local function torch()
+    if known == nil then known = has_torch() end
+    return known
+  end
+  for _, path in ipairs(pages) do
+    for _, one in ipairs((figures.of_page(path))) do
+      local name = ("%s: %s%s"):format(path, one.command, one.comment and " # " .. one.comment or "")
+      if (not only or name:find(only, 1, true)) and (not given["--quick"] or figures.is_quick(one)) then
+        local said, why
+        if not given["--list"] then said, why = update(one, torch) end
+        failed = failed or why ~= nil
+        io.stdout:write(said or why or "", (said or why) and ": " or "", name, "\n")
+      end
+    end
+  end
+  figures.close()
+  return failed and 1 or 0
+end
+
+if arg[0]:find "docs/figures%.lua$" then os.exit(figures.main(arg, figures.pages())) end
+return figures
