@@ -76,11 +76,9 @@ local function predicted(name, set, where)
   return out
 end
 
--- PyTorch's rows of pytorch.lua, with the form of its checkpoints that is reentrant, or without
-local function of_pytorch(reentrant)
-  return predicted("pytorch", nil, function(v)
-    return v.framework == "pytorch" and ((v.pytorch or {}).use_reentrant or false) == reentrant
-  end)
+-- PyTorch's rows of pytorch.lua; options: "", or "use_reentrant=true" of checkpoints
+local function of_pytorch(options)
+  return predicted("pytorch", nil, function(v) return v.framework == "pytorch" and v.pytorch == options end)
 end
 
 local function print_verdicts(verdicts) put(claims.lines(verdicts), {true, true, true, true, true}) end
@@ -131,8 +129,8 @@ local CLAIMED = {["batch 32"] = "less", ["half the channels"] = "less", ["mixed 
 function tables.side_by_side()
   local ours, where = measured(MEMTIDE)
   local theirs, theirs_where = measured(PYTORCH)
-  local planned, reentrant = of_pytorch(false), WRAPPED .. ", reentrant"
-  local again = of_pytorch(true)[WRAPPED]
+  local planned, reentrant = of_pytorch "", WRAPPED .. ", reentrant"
+  local again = of_pytorch("use_reentrant=true")[WRAPPED]
   local lines = {{"technique", "claimed", "memtide", "PyTorch on an A100, predicted", "PyTorch on the CPU, measured", "what its step trains"}}
   local function add(case, peak)
     local mine, measured_one = ours[case], theirs[case]
@@ -169,7 +167,7 @@ local function predicted_verdicts(name)
   local judge = claims.judge(experiment)
   for _, one in ipairs(experiment:cells()) do
     local found = row.predicted(cell.compile(cell.build(one)))
-    found.case = one.name
+    found.case, found.cell = one.name, one.name
     judge:row(found)
   end
   print_verdicts(judge:verdicts())
@@ -252,7 +250,7 @@ local function mib(bytes) return ("%.2f MiB"):format(bytes / 1048576) end
 -- What the articles print, and what their listing gives
 function tables.listings()
   local found, ours = said_by_pytorch(), predicted "article"
-  local pytorch = of_pytorch(false)
+  local pytorch = of_pytorch ""
   local theirs, small_batch = pytorch[BASE], pytorch["batch 32"]
   local conv = function(inner, outer) return {nn.Conv2d(3, inner, 3), nn.ReLU(), nn.Conv2d(inner, outer, 3), nn.ReLU(), nn.Flatten()} end
   local wide = conv(64, 128)

@@ -10,8 +10,8 @@
 -- prediction does not age. Commands run in the root of the checkout; `memtide` is the program that was built, $PYTHON the
 -- interpreter that may have torch, and MEMTIDE_PLAN is none, so that a prediction is the same wherever it is made.
 --
--- A comment at the command's end marks what the test does not run: "# (minutes)" takes long, "# (measured)" prints what no
--- two runs print alike, "# (needs PyTorch)" is left out where $PYTHON has no torch. Several figures of one measurement read its
+-- A comment at the command's end marks what the test does not run: "# (minutes)" takes long, "# (measured)" prints what
+-- another run or another machine prints otherwise, "# (needs PyTorch)" is left out where $PYTHON has no torch. Several figures of one measurement read its
 -- file:
 --
 --   <!-- data experiments/results/article-cpu.csv: memtide run experiments/article.lua --csv $FILE # (minutes) -->

@@ -24,15 +24,14 @@ local function PooledConvNet(width)
   }
 end
 
-local function ShorterConvNet(width)
-  return nn.Sequential{nn.Conv2d(3, width, 3), nn.ReLU(), nn.Flatten(), nn.Linear(width * 30 * 30, 10)}
-end
+local ShorterConvNet = nn.Sequential{nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 30 * 30, 10)}
 
 local base, memory, time = "baseline, batch 64", "peak_bytes", "step_ms"
 local both = {case = base, of = {"activations_bytes", "activation_gradients_bytes"}}
 local fp16, bf16 = "fp16 and GradScaler, as listed", "mixed precision"
 local listed = "checkpoint of both convolutions, as listed"
 local on_16_bits = "processors and GPUs with 16-bit instructions"
+local function less(what, source, case) return {claim = what .. " needs less memory", source = source, of = memory, less = {case, base}} end
 
 return mt.experiment{
   name = "article", counting = "article", model = ConvNet(64), input = {3, 32, 32}, classes = 10,
@@ -43,7 +42,7 @@ return mt.experiment{
     {case = "half the channels", model = ConvNet(32), model_name = "SmallerConvNet"},
     {case = "half the image's side", model = ConvNet(64, {side = 16}), input = {3, 16, 16}, model_name = "ConvNet of 16 x 16"},
     {case = "pooling after each convolution", model = PooledConvNet(64), model_name = "PooledConvNet"},
-    {case = "one convolution", model = ShorterConvNet(64), model_name = "ShorterConvNet"},
+    {case = "one convolution", model = ShorterConvNet, model_name = "ShorterConvNet"},
     {case = "kernels of 1 x 1", model = ConvNet(64, {kernel = 1}), model_name = "ConvNet of 1 x 1 kernels"},
     {case = fp16, precision = "amp_fp16"},
     {case = bf16, precision = "amp_bf16"},
@@ -67,29 +66,25 @@ return mt.experiment{
     {claim = "float16 throughout about halves the memory", source = "data types", of = memory,
       ratio = {"float16 throughout", base}, expect = 0.5, tolerance = 0.2, holds_on = on_16_bits},
     {claim = "a larger batch needs less memory", source = "batch size", of = memory, less = {base, "batch 32"}},
-    {claim = "half the batch needs less memory", source = "batch size", of = memory, less = {"batch 32", base}},
-    {claim = "a smaller network needs less memory", source = "model size", of = memory,
-      less = {"half the channels", base}},
-    {claim = "fewer layers need less memory", source = "model size", of = memory, less = {"one convolution", base}},
-    {claim = "smaller kernels need less memory", source = "model size", of = memory, less = {"kernels of 1 x 1", base}},
-    {claim = "a smaller image needs less memory", source = "image size", of = memory,
-      less = {"half the image's side", base}},
-    {claim = "more pooling needs less memory", source = "pooling", of = memory,
-      less = {"pooling after each convolution", base}},
+    less("half the batch", "batch size", "batch 32"),
+    less("a smaller network", "model size", "half the channels"),
+    less("a network of fewer layers", "model size", "one convolution"),
+    less("a smaller kernel", "model size", "kernels of 1 x 1"),
+    less("a smaller image", "image size", "half the image's side"),
+    less("more pooling", "pooling", "pooling after each convolution"),
     {claim = "accumulation needs less memory than the large batch", source = "gradient accumulation", of = memory,
       less = {"accumulation 16 x 4", base}},
     {claim = "accumulation makes the large batch's update", source = "gradient accumulation", of = "loss_last",
       equal = {"accumulation 16 x 4", base}, tolerance = 1e-4},
-    {claim = "evaluation without gradients needs less memory", source = "no_grad", of = memory,
-      less = {"evaluation, no gradients", base}},
-    {claim = "a checkpoint of each convolution needs less memory", source = "checkpointing", of = memory, less = {listed, base}},
-    {claim = "checkpointing needs less memory", source = "checkpointing", of = memory, less = {"checkpointing", base}},
+    less("evaluation without gradients", "no_grad", "evaluation, no gradients"),
+    less("a checkpoint of each convolution", "checkpointing", listed),
+    less("checkpointing", "checkpointing", "checkpointing"),
     {claim = "checkpointing takes more time", source = "checkpointing", of = time, less = {base, "checkpointing"}},
     {claim = "the backward pass about doubles the activations", source = "the hand calculation",
       of = "activations_bytes", ratio = {both, base}, expect = 2, tolerance = 0.2},
     {claim = "Adam has twice the state of SGD with momentum", source = "the hand calculation", of = "optimizer_bytes",
       ratio = {base, "SGD with momentum"}, expect = 2, tolerance = 0.001},
-    {claim = "in-place ReLU needs less memory", source = "in-place operations", of = memory, less = {"in-place", base}},
+    less("in-place ReLU", "in-place operations", "in-place"),
   },
   steps = 5, warmup = 2, rounds = 6, confidence = 0.02, time_limit = 30,
 }

@@ -86,7 +86,7 @@ end
 -- ---- inline commands, and those of fences that are not run: the command and its options exist
 
 local function unknown_in(text)
-  local command = text:match "^memtide ([%a]+)"
+  local command = text:match "^memtide (%a+)%f[%s\0]"
   if not command or text:find "%.lua$" and command ~= text:match "^memtide (%a+)%s" then return nil end
   if not commands.is_command(command) then return command end
   local cut = text:find(" -- ", 1, true)
