@@ -181,6 +181,7 @@ function tables.pytorch_verdicts() predicted_verdicts "pytorch" end
 function tables.frontier()
   local points, where = measured(FRONTIER)
   local lines, full, before, broken = {{"case", "peak bytes", "memory", "step, ms", "time", "quicker than"}}, nil, nil, 0
+  local unknown = 0 -- rows without an interval
   for _, case in ipairs(predicted "checkpoint_frontier") do
     local point = points[case.case]
     if point then
@@ -191,6 +192,7 @@ function tables.frontier()
         if point.time.high and other.time.low and point.time.high < other.time.low then faster[#faster + 1] = other.budget end
       end
       if faster[1] then broken = broken + 1 end
+      if not point.time.high then unknown = unknown + 1 end
       before[#before + 1] = {time = point.time, budget = budget}
       lines[#lines + 1] = {("%s, %s"):format(network, budget), grouped(point.memory),
         point == full and "" or percent(point.memory, full.memory), time_text(point.time),
@@ -198,8 +200,12 @@ function tables.frontier()
     end
   end
   put(lines)
-  print(("\n%s\n\n%s"):format(broken == 0 and "Within their 95 % intervals, no smaller budget is quicker than a larger one."
-    or ("Not monotone within their 95 %% intervals: %d budgets, with what they are quicker than."):format(broken), where))
+  local monotone = "Within their 95 % intervals, no smaller budget is quicker than a larger one."
+  if unknown > 0 then monotone = ("%d rows have too few times for a 95 %% interval, and say nothing of this."):format(unknown)
+  elseif broken > 0 then
+    monotone = ("Not monotone within their 95 %% intervals: %d budgets, with what they are quicker than."):format(broken)
+  end
+  print(("\n%s\n\n%s"):format(monotone, where))
 end
 
 -- ---- beside PyTorch, by experiments/peers/pytorch_cpu.py

@@ -11,8 +11,8 @@
 -- interpreter that may have torch, and MEMTIDE_PLAN is none, so that a prediction is the same wherever it is made.
 --
 -- A comment at the command's end marks what the test does not run: "# (minutes)" takes long, "# (measured)" prints what
--- another run or another machine prints otherwise, "# (needs PyTorch)" is left out where $PYTHON has no torch. Several figures of one measurement read its
--- file:
+-- another run or another machine prints otherwise, "# (needs PyTorch)" is left out where $PYTHON has no torch. Several figures
+-- of one measurement read its file:
 --
 --   <!-- data experiments/results/article-cpu.csv: memtide run experiments/article.lua --csv $FILE # (minutes) -->
 --   ...
@@ -94,8 +94,9 @@ local function output_of(command, environment)
     assert(os.remove(bin) and os.execute(("mkdir %s && ln -s %s %s/memtide"):format(bin, quoted(program), bin)))
     figures.bin = bin
   end
-  local pipe <close> = assert(io.popen(("export PATH=%s:$PATH PYTHON=${PYTHON:-python3} MEMTIDE_PLAN=none %s; (%s) </dev/null 2>%s/errors; status=$?; echo; echo $status"):format(
-    bin, environment or "", command, bin)))
+  local around = "export PATH=%s:$PATH PYTHON=${PYTHON:-python3} MEMTIDE_PLAN=none %s; (%s) </dev/null 2>%s/errors; "
+    .. "status=$?; echo; echo $status"
+  local pipe <close> = assert(io.popen(around:format(bin, environment or "", command, bin)))
   local text, status = pipe:read("a"):match "^(.*)\n(%d+)\n$"
   if not GOOD[tonumber(status)] then
     io.stderr:write(read(bin .. "/errors"))

@@ -155,7 +155,8 @@ def main():
     file = Writer(args.csv, columns("trained"))
     for name, settings in CASES.items():
         digest = hashlib.sha256(f"{name} {settings}".encode()).hexdigest()
-        row = {"experiment": "article", "case": name, "cell": f"{digest[:12]}-{digest[12:18]}-{digest[18:24]}", "repeat": 1, "device": "cpu", "device_name": cpu_name(),
+        row = {"experiment": "article", "case": name, "cell": f"{digest[:12]}-{digest[12:18]}-{digest[18:24]}",
+               "repeat": 1, "device": "cpu", "device_name": cpu_name(),
                "version": f"torch {torch.__version__}",
                "started_at": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), **measured(settings)}
         file.append(row)
