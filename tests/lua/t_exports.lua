@@ -59,7 +59,7 @@ tap.ok(pages.expandable, "expandable segments are called so")
 pytorch("other settings", {pytorch = {alloc_conf = "max_split_size_mb:20,roundup_power2_divisions:4"}, batch = 64})
 
 -- Too little memory for what the allocator would like to keep: it gives segments back and takes others in each step.
-local tight = pytorch("little memory", {pytorch = {alloc_conf = "max_split_size_mb:20"}, batch = 256}, 150 << 20)
+local tight = pytorch("little memory", {pytorch = {alloc_conf = "max_split_size_mb:20"}, batch = 300}, 165 << 20)
 tap.ok(tight.replay.segments_equal > 4, "segments come and go: " .. tight.replay.segments_equal)
 
 -- ---- memtide's own: one segment, as large as the arena
