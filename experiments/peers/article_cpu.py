@@ -152,6 +152,7 @@ def main():
     args = parser.parse_args()
     if os.path.exists(args.csv):
         parser.error(f"{args.csv} is there already")
+    torch.set_num_threads(1)  # each thread has buffers of its own
     file = Writer(args.csv, columns("trained"))
     for name, settings in CASES.items():
         digest = hashlib.sha256(f"{name} {settings}".encode()).hexdigest()
