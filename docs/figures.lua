@@ -6,8 +6,8 @@
 --   <!-- end -->
 --
 -- What stands between the two lines is replaced by what the command prints, as it is if it is a Markdown table, else in a
--- fence, and by a line "`COMMAND`, commit, device, date". That line stays while the output stays the same, because a
--- prediction does not age. Commands run in the root of the checkout; `memtide` is the program that was built, $PYTHON the
+-- fence, and by a line "`COMMAND`, commit, device, date". That line stays while the output stays the same and the commit is one
+-- of the history, because a prediction does not age. Commands run in the root of the checkout; `memtide` is the program that was built, $PYTHON the
 -- interpreter that may have torch, and MEMTIDE_PLAN is none, so that a prediction is the same wherever it is made.
 --
 -- A comment at the command's end marks what the test does not run: "# (minutes)" takes long, "# (measured)" prints what
@@ -150,12 +150,20 @@ local function put(one, body)
   write(one.path, ("%s\n%s\n%s\n"):format(table.concat(lines, "\n", 1, now.first), body, table.concat(lines, "\n", now.last)))
 end
 
--- Writes the figure into its page if it is another one now, or was measured. Returns whether it is written; nil, status: the
+-- Does the body name a commit of this history? One that was made beside it (a branch, "-dirty") says nothing to a reader.
+local function names_commit(body)
+  local id = body:match "`, commit (%S+), [^\n]*$"
+  if not id or first_line "git rev-parse HEAD" == "" then return id ~= nil end
+  return os.execute(("git merge-base --is-ancestor %s HEAD 2>/dev/null"):format(quoted(id))) ~= nil
+end
+
+-- Writes the figure into its page if it is another one now, or was measured, or names no commit of this history. Returns whether it is written; nil, status: the
 -- command fails.
 local function renew(one)
   local text, status = figures.shown(one)
   if not text then return nil, status end
-  if figures.printed(one.body) == text and not one.measured and not one.minutes then return false end
+  local same = figures.printed(one.body) == text and names_commit(one.body)
+  if same and not one.measured and not one.minutes then return false end
   put(one, text .. "\n\n" .. where(one))
   return true
 end
