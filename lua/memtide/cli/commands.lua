@@ -12,7 +12,7 @@ local util = require "memtide.base.util"
 local commands = {}
 
 commands.names = {"new", "run", "predict", "status", "watch", "fit", "explain", "profile", "tide", "plot", "report", "dump", "tune",
-  "show", "compare", "cells", "slurm", "merge", "verify", "import", "snapshot", "calibrate", "completion", "devices", "help"}
+  "show", "compare", "cells", "slurm", "merge", "verify", "import", "snapshot", "calibrate", "completion", "stubs", "devices", "help"}
 
 local known = {}
 for _, name in ipairs(commands.names) do known[name] = true end

@@ -129,7 +129,7 @@ options.ROWS = {options.PLAN,
   {name = "on-fail", argument = "CMD", text = "this one instead, where the exit status is not 0"},
 }
 options.output = {name = "output", letter = "o", argument = "PATH", completes = {files = "*"},
-  text = "cells: the list (NAME.cells.csv); slurm: the folder (NAME.slurm); on standard output without it: the script of "
+  text = "cells: the list (NAME.cells.csv); slurm, stubs: the folder (NAME.slurm, .memtide); on standard output without it: the script of "
     .. "import, the picture of plot (.svg, .png, .vl.json), the page of report (.html)"}
 -- for commands that deal the cells into parts
 options.PARTS = {

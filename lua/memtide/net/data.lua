@@ -4,6 +4,10 @@ local util = require "memtide.base.util"
 
 local data = {}
 
+-- The keys of the table that a function takes; 1: the dataset
+data.keys = {random = {"count", "shape", "tokens", "classes", "target", "seed"}, text = {"file", "text", "window", "stride"},
+  loader = {1, "batch", "shuffle", "drop_last", "prefetch", "seed"}}
+
 -- The dataset; raises with the script's line where it cannot be opened.
 local function opened(dataset, message, code)
   return dataset or error(util.failure(core.where() .. message, code), 0)
@@ -12,7 +16,7 @@ end
 -- random{count =, shape =, classes = or target = shape, seed =}: random samples, each drawn when it is asked for. With
 -- classes and target, target is the shape of a sample's labels. tokens = n: samples are indices below n.
 function data.random(options)
-  util.check_keys("data.random", options, {"count", "shape", "tokens", "classes", "target", "seed"})
+  util.check_keys("data.random", options, data.keys.random)
   if options.count == nil or options.shape == nil then
     util.fail('data.random: "%s" is missing', options.count == nil and "count" or "shape")
   end
@@ -22,7 +26,7 @@ end
 -- text{file = path or text = string, window =, stride = window}: windows of bytes as tokens. Labels are the same window
 -- one byte further on; info().alphabet has the byte of each token.
 function data.text(options)
-  util.check_keys("data.text", options, {"file", "text", "window", "stride"})
+  util.check_keys("data.text", options, data.keys.text)
   return opened(core.dataset_text(options))
 end
 
@@ -170,7 +174,7 @@ Loader.__index = Loader
 -- loader{dataset, batch =, shuffle =, drop_last =, prefetch =, seed =}. prefetch: batches that a second thread fills
 -- ahead; true is 1.
 function data.loader(options)
-  util.check_keys("data.loader", options, {1, "batch", "shuffle", "drop_last", "prefetch", "seed"})
+  util.check_keys("data.loader", options, data.keys.loader)
   local dataset = options[1]
   if getmetatable(dataset) ~= Zip and type(dataset) ~= "userdata" then
     util.fail("data.loader: expected {dataset, batch = ...}, found a %s", type(dataset))

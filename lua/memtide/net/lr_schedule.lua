@@ -80,6 +80,7 @@ local KINDS = {
     return o.after and o.after:rate(lr, t - o.steps) or lr
   end},
 }
+lr_schedule.kinds = KINDS
 
 local function is_schedule(value) return getmetatable(value) == Schedule end
 

@@ -18,6 +18,7 @@ local OF_ALL = {"programs", "seed", "memory"}
 
 local function joined(a, b) return table.move(b, 1, #b, #a + 1, table.move(a, 1, #a, 1, {})) end
 local OF_PROGRAM = joined(trainings.KEYS, joined({"name"}, settings.names))
+multi_trainer.keys = {all = joined(OF_ALL, settings.names), program = OF_PROGRAM}
 
 local function values_of(options)
   local values = {}
@@ -35,7 +36,7 @@ function multi_trainer.new(options)
   if multi_trainer.refused_in then
     util.fail("joint: this script trains by itself and is no experiment: memtide %s runs it", multi_trainer.refused_in)
   end
-  util.check_keys("joint", options, joined(OF_ALL, settings.names))
+  util.check_keys("joint", options, multi_trainer.keys.all)
   util.check_type("joint: programs", options.programs, "table")
   local self = setmetatable({number = {}, list = {}, trainings = {}}, Joint)
   local allocator, common = options.allocator or "planned", values_of(options)

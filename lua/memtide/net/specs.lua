@@ -3,6 +3,7 @@ local core = require "memtide.core"
 local util = require "memtide.base.util"
 
 local specs = {}
+specs.of = {} -- {[kind] = spec} of every constructor
 
 local function option_names(spec)
   local names = {}
@@ -50,6 +51,7 @@ end
 -- check(object), if given, raises if options do not go together.
 function specs.constructor(kind, spec, metatable, check)
   local names, places = option_names(spec), #option_names(spec:match "^[^*]*")
+  specs.of[kind] = spec
   return function(...)
     local options = collect(kind, names, places, select("#", ...), ...)
     local text = specs.check(kind, spec, options)

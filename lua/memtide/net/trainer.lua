@@ -19,6 +19,7 @@ Trainer.__index = Trainer
 
 local KEYS = {"model", "input", "loss", "classes", "seed", "memory", "schedule", "parts"}
 for _, name in ipairs(settings.names) do KEYS[#KEYS + 1] = name end
+trainer.keys, trainer.methods = KEYS, Trainer
 local TRAIN, EVALUATE, PREDICT = 1, 2, 3
 
 local function values_of(options)

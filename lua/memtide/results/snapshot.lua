@@ -61,6 +61,7 @@ local function beside(file, trace)
 end
 
 local KEYS = {"gpu", "alloc_conf", "memory", "largest", "against"}
+snapshot.keys = KEYS
 
 local function check(given)
   util.check_keys("snapshot", given, KEYS)

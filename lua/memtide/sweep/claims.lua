@@ -18,6 +18,7 @@ local util = require "memtide.base.util"
 local claims = {}
 
 local KEYS = {"claim", "source", "of", "ratio", "less", "equal", "expect", "tolerance", "holds_on"}
+claims.keys = KEYS
 local RELATIONS = {"ratio", "less", "equal"}
 local TIME = "step_ms" -- the column that has samples
 local NO_CLAIM = {step_ms_min = true, step_ms_p90 = true, samples_per_s = true}

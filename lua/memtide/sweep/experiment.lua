@@ -38,6 +38,8 @@ end
 local TOP = joined(WHOLE, COMMON, settings.names)
 local CASE = joined({"case"}, COMMON, settings.names)
 
+experiment.keys = {experiment = TOP, case = CASE}
+
 local is_common = {}
 for _, key in ipairs(COMMON) do is_common[key] = true end
 
@@ -167,6 +169,12 @@ function Experiment:check_value(place, key, value, where)
     util.fail_at(where, "%s: %s: expected %s, found %s", place, key, expected, literal.of(value))
   end
   return checked
+end
+
+-- What an experiment that declares no options says about that value of a key; nil: it takes the value.
+function experiment.problem(key, value)
+  local good, problem = pcall(Experiment.check_value, {where = "", options = {}}, "experiment", key, value)
+  return not good and problem or nil
 end
 
 -- The function that axes.lua calls for each value. It checks a name only once. several: is this really an axis? One
