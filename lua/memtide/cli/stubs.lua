@@ -4,6 +4,7 @@ local claims = require "memtide.sweep.claims"
 local core = require "memtide.core"
 local countings = require "memtide.net.countings"
 local data = require "memtide.net.data"
+local digits = require "memtide.digits"
 local experiment = require "memtide.sweep.experiment"
 local literal = require "memtide.base.literal"
 local lr_schedule = require "memtide.net.lr_schedule"
@@ -37,7 +38,7 @@ local HEAD = [[
 ---@field parameters fun(self: memtide.Layer): memtide.Parameters for an optimizer, as PyTorch's
 ---@field freeze fun(self: memtide.Layer): memtide.Layer requires_grad_(False), for this layer and all layers in it
 ---@field unfreeze fun(self: memtide.Layer): memtide.Layer
----@field [string] any a graph's children by name
+---@field [any] any a graph's children by name
 
 ---A value in a graph's forward function
 ---@class memtide.Value
@@ -63,7 +64,8 @@ local HEAD = [[
 
 -- ---- types, from the specs of layers and optimizers
 
-local TYPES = {int = "integer", float = "number", bool = "boolean", pair = "integer|integer[]", floats = "number[]",
+-- An int is a number here: servers take 4 * width for a number that may have a fraction, and would underline it.
+local TYPES = {int = "number", float = "number", bool = "boolean", pair = "number|number[]", floats = "number[]",
   list = "number|table", each = "number|number[]", text = "string"}
 
 local function type_of_spec(text)
@@ -89,7 +91,7 @@ end
 local THREAD = coroutine.create(print) -- no key takes one: what was expected is then said
 
 local function samples()
-  local list = {{"integer", 1}, {"number", 0.5}, {"boolean", true}, {"string", "x"}, {"string", "1MiB"}, {"function", print},
+  local list = {{"number", 1}, {"number", 0.5}, {"boolean", true}, {"string", "x"}, {"string", "1MiB"}, {"function", print},
     {"memtide.Layer", mt.nn.Identity()}, {"memtide.Loss", mt.nn.MSELoss()}, {"memtide.Optimizer", mt.optim.SGD()},
     {"memtide.Schedule", mt.optim.ExponentialLR(1)}, {"memtide.Dataset", mt.data.random{count = 1, shape = {1}, classes = 1}},
     {"table", {}}, {"table", {1}}, {"table", {"x"}}, {"table", {x = {}}}}
@@ -126,7 +128,10 @@ end
 -- Names that are no words for a parameter or a field
 local KEYWORDS = {["end"] = true, ["repeat"] = true, ["function"] = true, ["for"] = true, ["in"] = true}
 local function parameter(name) return KEYWORDS[name] and name .. "_" or name end
-local function field_name(name) return (KEYWORDS[name] or not name:find "^[%a_][%w_]*$") and ('["%s"]'):format(name) or name end
+local function field_name(name)
+  if math.type(name) then return ("[%d]"):format(name) end
+  return KEYWORDS[name] and ('["%s"]'):format(name) or name
+end
 
 local Stub = {}
 Stub.__index = Stub
@@ -135,15 +140,20 @@ function Stub:line(format, ...)
   self[#self + 1] = (select("#", ...) > 0 and format:format(...) or format) .. "\n"
 end
 
--- A class of options: fields = {{name =, type =, default =, text =, needed =}, ...}; open: other keys may stand there
+-- Ends the class of a table in which no other name may stand: (exact) alone is not looked at where the table is an argument.
+local NO_OTHER = "---@field [string] nil there is no such name"
+
+function Stub:fields(list)
+  for _, one in ipairs(list) do
+    self:line("---@field %s? %s %s", field_name(one.name), one.type, one.text or one.default and "default " .. one.default or "")
+  end
+end
+
+-- A class of options: fields = {{name =, type =, default =, text =}, ...}; open: other keys may stand there
 function Stub:class(name, fields, open)
   self:line("---@class %s%s", open and "" or "(exact) ", name)
-  for _, one in ipairs(fields) do
-    local what = one.default and "default " .. one.default or ""
-    self:line("---@field %s%s %s %s", type(one.name) == "number" and ("[%d]"):format(one.name) or field_name(one.name),
-      one.needed and "" or "?", one.type, one.text or what)
-  end
-  if open then self:line "---@field [any] any" end
+  self:fields(fields)
+  self:line(open and "---@field [any] any" or NO_OTHER)
   self:line ""
 end
 
@@ -196,13 +206,10 @@ local TIED = {name = "tied", type = "memtide.Layer", text = "shares its first pa
 
 function Stub:container(name, list)
   local class = "memtide.nn." .. name
-  local fields = table.move(list, 1, #list, 2, {{name = "integer", type = ""}})
   self:line("---@class %s%s", name == "Graph" and "" or "(exact) ", class)
-  self:line "---@field [integer] memtide.Layer|table a layer, or {\"name\", layer}"
-  for i = 2, #fields do
-    self:line("---@field %s? %s %s", field_name(fields[i].name), fields[i].type, "default " .. (fields[i].default or "none"))
-  end
-  if name == "Graph" then self:line "---@field forward? function\n---@field [string] any" end
+  if name ~= "Graph" then self:line "---@field [integer] memtide.Layer|table a layer, or {\"name\", layer}" end
+  self:fields(list)
+  self:line(name == "Graph" and "---@field forward? function\n---@field [any] any" or NO_OTHER)
   self:line ""
   self:line("---%s(%s): a container of layers", name, signature(list))
   self:line("---@param layers %s", class)
@@ -267,7 +274,7 @@ function Stub:optim()
         type(default) == "string" and "string" or "any", default = default ~= nil and literal.of(default or "none") or nil}
     end
     local fields = table.move(list, 1, #list, 1, {})
-    fields[#fields + 1] = {name = "every", type = "integer", default = "1"}
+    fields[#fields + 1] = {name = "every", type = "number", default = "1"}
     self:class(class, fields)
     self:line("---%s(%s)", name, signature(list))
     self:constructor("optim." .. name, list, class, "memtide.Schedule")
@@ -343,7 +350,7 @@ function Stub:module()
   for _, name in ipairs(util.sorted_keys(mt)) do
     local value, take = mt[name], TAKE[name]
     if take then
-      self:line("---@param options %s\n---@return %s", take[1], take[2])
+      self:line("---@param options %s\n---@return %s\n---@return string? why not, where it is nil", take[1], take[2])
       self:line("function mt.%s(options) end\n", name)
     elseif self[name] and type(value) == "table" then self:line("mt.%s = %s\n", name, name)
     elseif type(value) == "function" then self:plain("mt." .. name, value, "any")
@@ -352,7 +359,16 @@ function Stub:module()
   self:line "return mt"
 end
 
--- The text of the annotations
+-- memtide.digits
+function Stub:digits()
+  self:line "---@meta memtide.digits\nlocal digits = {}\n"
+  for _, name in ipairs(util.sorted_keys(digits)) do
+    if type(digits[name]) == "function" then self:plain("digits." .. name, digits[name], "any") end
+  end
+  self:line "return digits"
+end
+
+-- The text of the annotations of memtide
 function stubs.annotations()
   local out = setmetatable({HEAD:format(mt.version)}, Stub)
   out:tables()
@@ -374,7 +390,13 @@ function stubs.alone(words, given)
   if #words > 0 then util.fail_usage('stubs: expected no words, found "%s"', words[1]) end
   local folder = given.output or ".memtide"
   util.must(core.make_folder(folder))
+  util.must(core.make_folder(folder .. "/memtide"))
   util.replace(folder .. "/memtide.lua", function(write) write(stubs.annotations()) end)
+  util.replace(folder .. "/memtide/digits.lua", function(write)
+    local out = setmetatable({}, Stub)
+    out:digits()
+    write(table.concat(out))
+  end)
   given.say(("wrote %s/memtide.lua"):format(folder))
   if script.exists(CONFIG) then
     given.say(('%s is there already: its "workspace.library" must name "%s"'):format(CONFIG, folder))
