@@ -59,6 +59,7 @@ local HEAD = [[
 ---@class memtide.Schedule
 ---@class memtide.Dataset
 ---@class memtide.Parameters
+---@field of memtide.Layer
 
 ]]
 
@@ -66,7 +67,7 @@ local HEAD = [[
 
 -- An int is a number here: servers take 4 * width for a number that may have a fraction, and would underline it.
 local TYPES = {int = "number", float = "number", bool = "boolean", pair = "number|number[]", floats = "number[]",
-  list = "number|table", each = "number|number[]", text = "string"}
+  list = "number|number[]|number[][]", each = "number|number[]", text = "string"}
 
 local function type_of_spec(text)
   local parts = {}
@@ -261,8 +262,8 @@ function Stub:optim()
     local own = kind.name == "Rule" -- its table has the rule's functions and numbers besides
     self:class(class, list, own)
     self:line("---%s(%s)", kind.name, signature(list))
-    self:line("---@overload fun(parameters: memtide.Parameters, options?: %s): memtide.Optimizer", class)
-    self:constructor("optim." .. kind.name, own and {} or list, class, "memtide.Optimizer")
+    self:constructor("optim." .. kind.name, own and {{name = "rule", type = "table"}} or list, class .. "|memtide.Parameters",
+      "memtide.Optimizer")
   end
   for _, name in ipairs(util.sorted_keys(rule.functions)) do self:plain("optim." .. name, rule.functions[name], "any") end
   for _, name in ipairs(util.sorted_keys(lr_schedule.kinds)) do
