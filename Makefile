@@ -399,7 +399,7 @@ lint: ## warnings as errors; cppcheck and luacheck where they are installed
 # goes by the same list.
 VERSION := $(shell sed -n 's/.*MT_VERSION "\(.*\)"/\1/p' core/base/base.h)
 COMPLETIONS = $(addprefix $(BUILD)/share/,bash zsh fish)
-PACKAGED = all $(BUILD)/libmemtide.a $(BUILD)/share/memtide.1 $(BUILD)/share/memtide.pc $(COMPLETIONS)
+PACKAGED = all $(BUILD)/libmemtide.a $(BUILD)/share/stubs/memtide.lua $(BUILD)/share/memtide.1 $(BUILD)/share/memtide.pc $(COMPLETIONS)
 define INSTALLED
 755 $(BUILD)/memtide bin/memtide
 755 $(BUILD)/memtide.so lib/lua/5.4/memtide.so
@@ -412,6 +412,7 @@ $(foreach f,$(wildcard core/*/*.h core/*/*.def core/*/*/*.h),644 $(f) include/me
 $(foreach f,$(wildcard experiments/*.lua),644 $(f) share/memtide/$(f)$(newline))
 $(foreach f,README.md LICENSE CHANGELOG.md $(wildcard docs/*.md docs/images/*),644 $(f) share/doc/memtide/$(f)$(newline))
 644 packaging/example.c share/doc/memtide/example.c
+644 $(BUILD)/share/stubs/memtide.lua share/memtide/stubs/memtide.lua
 644 $(BUILD)/share/memtide.1 share/man/man1/memtide.1
 644 $(BUILD)/share/bash share/bash-completion/completions/memtide
 644 $(BUILD)/share/zsh share/zsh/site-functions/_memtide
@@ -430,6 +431,9 @@ $(BUILD)/libmemtide.a: $(LIB_OBJ)
 $(BUILD)/share/memtide.1: packaging/man.lua $(BUILD)/memtide
 	@mkdir -p $(@D)
 	$(Q)$(BUILD)/memtide $< > $@
+
+$(BUILD)/share/stubs/memtide.lua: $(BUILD)/memtide
+	$(Q)$(BUILD)/memtide stubs -o $(@D) --quiet
 
 $(COMPLETIONS): $(BUILD)/memtide
 	@mkdir -p $(@D)

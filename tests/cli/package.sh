@@ -11,7 +11,7 @@ target install DESTDIR="$place" PREFIX=/usr
 is $? 0 "installed into a folder with a space"
 for file in bin/memtide lib/lua/5.4/memtide.so lib/libmemtide.a lib/pkgconfig/memtide.pc include/memtide/run/runtime.h \
     include/memtide/program/ops.def share/doc/memtide/LICENSE share/doc/memtide/docs/lua.md share/man/man1/memtide.1 \
-    share/memtide/experiments/article.lua share/bash-completion/completions/memtide share/zsh/site-functions/_memtide \
+    share/memtide/experiments/article.lua share/memtide/stubs/memtide.lua share/bash-completion/completions/memtide share/zsh/site-functions/_memtide \
     share/fish/vendor_completions.d/memtide.fish; do
     [ -s "$place/usr/$file" ]
     result $? "$file"
