@@ -116,8 +116,12 @@ local function first_line(command)
   return pipe:read "l" or ""
 end
 
--- That of the program, which the pages that are written change no more
-local function commit() return require "memtide.core".version:match "%+(.*)$" or "unknown" end
+-- The checkout's; the pages and files of results that are being written do not make it dirty.
+local function commit()
+  local id = first_line "git rev-parse --short HEAD"
+  local changed = first_line "git status --porcelain --untracked-files=no -- . ':!*.md' ':!experiments/results'" ~= ""
+  return id == "" and "unknown" or id .. (changed and "-dirty" or "")
+end
 -- "AMD EPYC, oneDNN 2.6.3, 2 processors"
 local function device()
   local name = (output_of "memtide devices" or ""):match "^cpu%s+(.-), [%d.]+ %a?i?B"
