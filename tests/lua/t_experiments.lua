@@ -2,6 +2,7 @@
 -- and what articles say by hand is met.
 local tap = dofile "tests/tap.lua"
 local cell = require "memtide.net.cell"
+local csv = require "memtide.results.csv"
 local digits = require "memtide.digits"
 local experiment = require "memtide.sweep.experiment"
 local hand = require "memtide.net.hand"
@@ -98,6 +99,14 @@ tap.ok(peak["kernels of 1 x 1"] > peak[baseline.name], "smaller kernels need mor
 for _, name in ipairs{"in-place", "checkpoint of both convolutions, as listed"} do
   tap.is(peak[name], peak[baseline.name], name .. " saves nothing")
 end
+
+-- ---- the same techniques as PyTorch ran them (experiments/peers/article_cpu.py)
+local trained, known = {}, {}
+csv.read("experiments/results/article-pytorch-cpu.csv", function(row) trained[row.case] = row.trained end)
+for name in pairs(peak) do known[#known + 1] = trained[name] and name end
+tap.is(#known, #cells "article", "PyTorch has a row for each of the article's cases")
+tap.is(trained["checkpoint of both convolutions, as listed"], "conv1 conv2 fc", "a checkpoint that is not reentrant trains all layers")
+tap.is(trained["checkpoint of both convolutions, as listed, reentrant"], "fc", "a reentrant one of the images trains no convolution")
 
 -- ---- prediction is quick: a cell under 5 ms, settings and shapes that were not seen before included
 local slowest, start = 0, os.clock()
