@@ -75,6 +75,18 @@ for name, value in pairs(mt.optim) do
   if type(value) == "function" then tap.ok(functions["optim." .. name], "optim." .. name .. " is there") end
 end
 tap.is(functions["nn.max_pool2d"], "x, kernel_size, stride, padding, dilation, options", "a function takes a value first")
+
+-- ---- what a layer makes of its input: the shapes are PyTorch's
+
+for _, example in ipairs{"Conv2d(4, 6, 3) of (2, 4, 8, 8) gives (2, 6, 6, 6)", "Linear(4, 6) of (2, 4) gives (2, 6)",
+  "Flatten() of (2, 4, 8, 8) gives (2, 256)", "LSTM(4, 6) of (2, 5, 4) gives (2, 5, 6)",
+  "ConvTranspose1d(4, 6, 3) of (2, 4, 8) gives (2, 6, 10)", "Embedding(4, 6) of (2, 4) gives (2, 4, 6)",
+  "MaxPool2d(4) of (2, 4, 8, 8) gives (2, 4, 2, 2)"} do
+  tap.has(text, "; " .. example .. "\n", example)
+end
+local _, examples = text:gsub(" gives %(", "")
+tap.ok(examples > 80, "layers have an example: " .. examples)
+
 for name, row in pairs(lr_schedule.kinds) do
   for _, argument in ipairs(row[1]) do
     tap.ok(classes["memtide.optim." .. name][argument], ("optim.%s takes %s"):format(name, argument))

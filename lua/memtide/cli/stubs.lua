@@ -200,10 +200,36 @@ end
 -- ---- mt.nn
 
 -- What a layer of each role reads: core/network/layers.def
-local READS = {l = "of one value (N, ..., features)", a = "of one value of any shape", i = "of images (N, C, H, W), or (N, C, L)",
+local READS = {l = "of one value (N, ..., features)", a = "of one value of any shape", i = "of channels and places, (N, C, L) or (N, C, H, W)",
   m = "of one or several values", t = "of values of a graph", g = "of values of a graph", c = "a container of layers",
   h = "a container of layers", s = "a loss", f = "a loss of a script's own function"}
 local TIED = {name = "tied", type = "memtide.Layer", text = "shares its first parameter with this layer"}
+
+-- Sizes for the options that a layer needs, and inputs, of which the first that go together are the layer's example
+local SIZES = {{4, 6, 3}, {4, 2, 8}, {2, 4, 2}, {1, 1, 4}}
+local INPUTS = {i = {{4, 8, 8}, {4, 8}}, a = {{4, 8, 8}, {5, 4}, {4}}, other = {{4}, {5, 4}, {4, 8, 8}}}
+local BATCH = 2
+
+local function tuple(list) return "(" .. table.concat(list, ", ") .. ")" end
+
+-- "; Conv2d(4, 6, 3) of (2, 4, 8, 8) gives (2, 6, 6, 6)", as the program finds it; "": no example fits
+local function example(name, list, role)
+  local needed = 0
+  for _, one in ipairs(list) do if not one.default and not one.named then needed = needed + 1 end end
+  for _, input in ipairs(INPUTS[role] or INPUTS.other) do
+    for _, sizes in ipairs(needed <= 3 and SIZES or {}) do
+      local good, network = pcall(function()
+        return nn.network(mt.nn[name](table.unpack(sizes, 1, needed)), mt.nn.MSELoss(), BATCH, input)
+      end)
+      if good then
+        local _, output = network:shapes()
+        return ("; %s%s of %s gives %s"):format(name, tuple(table.move(sizes, 1, needed, 1, {})),
+          tuple{BATCH, table.unpack(input)}, tuple(output))
+      end
+    end
+  end
+  return ""
+end
 
 function Stub:container(name, list)
   local class = "memtide.nn." .. name
@@ -235,7 +261,8 @@ function Stub:nn()
       local fields = table.move(list, 1, #list, 1, {})
       if not loss then fields[#fields + 1] = TIED end
       self:class(class, fields)
-      self:line("---%s(%s): %s", name, signature(list), roles[name] and READS[kind.role] or "a network of layers")
+      self:line("---%s(%s): %s%s", name, signature(list), roles[name] and READS[kind.role] or "a network of layers",
+        loss and "" or example(name, list, kind.role))
       self:constructor("nn." .. name, list, class, loss and "memtide.Loss" or "memtide.Layer",
         kind.role == "f" and {{"forward", "fun(x: memtide.Value, y: any): memtide.Value"}} or nil)
     end
