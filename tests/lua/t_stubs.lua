@@ -85,7 +85,7 @@ for _, example in ipairs{"Conv2d(4, 6, 3) of (2, 4, 8, 8) gives (2, 6, 6, 6)", "
   tap.has(text, "; " .. example .. "\n", example)
 end
 local _, examples = text:gsub(" gives %(", "")
-tap.ok(examples > 80, "layers have an example: " .. examples)
+tap.ok(examples >= 75, "most layers have an example: " .. examples)
 
 for name, row in pairs(lr_schedule.kinds) do
   for _, argument in ipairs(row[1]) do

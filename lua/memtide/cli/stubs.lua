@@ -146,7 +146,8 @@ local NO_OTHER = "---@field [string] nil there is no such name"
 
 function Stub:fields(list)
   for _, one in ipairs(list) do
-    self:line("---@field %s? %s %s", field_name(one.name), one.type, one.text or one.default and "default " .. one.default or "")
+    local text = one.text or one.default and "default " .. one.default or ""
+    self:line("---@field %s? %s %s", field_name(one.name), one.type, text)
   end
 end
 

@@ -321,4 +321,5 @@ local function network(model, loss, batch, input)
   return made
 end
 
-return {nn = nn, function_name = function_name, is_layer = is_layer, is_loss = is_loss, terms = terms, of_classes = of_classes, network = network}
+return {nn = nn, function_name = function_name, is_layer = is_layer, is_loss = is_loss,
+  terms = terms, of_classes = of_classes, network = network}
