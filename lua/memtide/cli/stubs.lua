@@ -201,7 +201,8 @@ end
 -- ---- mt.nn
 
 -- What a layer of each role reads: core/network/layers.def
-local READS = {l = "of one value (N, ..., features)", a = "of one value of any shape", i = "of channels and places, (N, C, L) or (N, C, H, W)",
+local READS = {l = "of one value (N, ..., features)", a = "of one value of any shape",
+  i = "of channels and places, (N, C, L) or (N, C, H, W)",
   m = "of one or several values", t = "of values of a graph", g = "of values of a graph", c = "a container of layers",
   h = "a container of layers", s = "a loss", f = "a loss of a script's own function"}
 local TIED = {name = "tied", type = "memtide.Layer", text = "shares its first parameter with this layer"}
