@@ -1,3 +1,3 @@
 std = "lua54"
-max_line_length = 140
+max_line_length = 165
 exclude_files = {"tests/oracle"} -- data

@@ -433,7 +433,8 @@ $(BUILD)/share/memtide.1: packaging/man.lua $(BUILD)/memtide
 	$(Q)$(BUILD)/memtide $< > $@
 
 $(BUILD)/share/stubs/memtide.lua: $(BUILD)/memtide
-	$(Q)$(BUILD)/memtide stubs -o $(@D) --quiet
+	@mkdir -p $(@D)
+	$(Q)cd $(@D) && $(abspath $(BUILD))/memtide stubs -o . --quiet
 
 $(COMPLETIONS): $(BUILD)/memtide
 	@mkdir -p $(@D)
