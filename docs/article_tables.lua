@@ -224,7 +224,6 @@ local function beside(file)
 end
 
 function tables.bench() beside "bench-cpu.csv" end
-function tables.bench_selective() beside "bench-selective-cpu.csv" end
 
 -- ---- listings that contradict themselves
 
