@@ -341,12 +341,25 @@ static Chunk *find_addresses(const Caching *c, bool small, size_t size) {
     return NULL;
 }
 
+static bool is_data(const Caching *c, const char *data) {
+    const Segment *s = c->segments;
+    while (s && s->data != data) s = s->next;
+    return s != NULL;
+}
+
+/* The lowest addresses that no expandable segment has; on a dry device nobody ever goes there. */
+static char *new_addresses(const Caching *c) {
+    uintptr_t at = ADDRESSES;
+    while (is_data(c, (char *)at)) at += ADDRESSES;
+    return (char *)at;
+}
+
 static Chunk *new_expandable(Caching *c, bool small) {
     size_t limit = c->base.ledger->limit, page = small ? SMALL_SEGMENT : LARGE_SEGMENT;
     Chunk *k = new_segment(c, to_pages(!limit ? ADDRESSES : limit < page ? page : limit / 8 * 9, page), small, c->stream);
     if (!k) return NULL;
     k->unmapped = k->segment->expandable = true;
-    k->segment->data = (char *)(uintptr_t)(c->made * ADDRESSES); /* on a dry device: nobody ever goes there */
+    k->segment->data = new_addresses(c);
     return k;
 }
 
