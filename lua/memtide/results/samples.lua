@@ -24,10 +24,10 @@ local HEADER = csv.line(samples.columns, #samples.columns)
 
 function samples.path(path) return (path:gsub("%.csv$", "") .. ".samples.csv") end
 
+-- Is there a side file? One without a byte, such as /dev/null, is none.
 function samples.exist(path)
-  local file = io.open(samples.path(path), "rb")
-  if file then file:close() end
-  return file ~= nil
+  local file <close> = io.open(samples.path(path), "rb")
+  return file ~= nil and file:read(0) ~= nil
 end
 
 -- Moves the text after the end of the last complete line to PATH.torn; returns whether there was any.
