@@ -23,5 +23,5 @@ end
 return mt.experiment{
   name = "checkpoint_frontier", cases = cases,
   loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.01, momentum = 0.9}, steps = 5,
-  rounds = 6,
+  rounds = 6, time_limit = 24,
 }
