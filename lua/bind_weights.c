@@ -170,7 +170,15 @@ static int checksum(lua_State *L) {
 
 /* ---- writing */
 
-typedef struct Saving { Runtime *r; const int *buffer; bool stored; } Saving;
+/* A product of low rank that a tensor is saved with: + scaling b a, a (r, I) and b (O, r) persistent buffers. */
+typedef struct Adapter { int a, b; double scaling; } Adapter;
+
+typedef struct Saving {
+    Runtime *r;
+    const int *buffer;
+    const Adapter *adapter; /* of each; scaling 0: none */
+    bool stored;
+} Saving;
 
 /* The types of PyTorch's files: fp32, and 64 bits for whole numbers */
 static TensorType portable_type(DType type) { return dtype_is_float(type) ? TENSOR_F32 : TENSOR_I64; }
@@ -185,12 +193,38 @@ static void widen(void *values, int64_t n) {
     }
 }
 
+/* The values of persistent buffer i, in PyTorch's order; ERR_HOST_MEMORY: *values is NULL. */
+static int values_of(Runtime *r, int i, float **values, Err *e) {
+    const Buf *b = runtime_persistent(r, i);
+    *values = mem_new((size_t)shape_elements(&b->shape) * sizeof **values);
+    return *values ? runtime_read(r, 0, b->name, *values, e) : err_set(e, ERR_HOST_MEMORY, "out of host memory");
+}
+
+/* w (O, I) of `like`, or (I, O) where that lies turned, += scaling b a */
+static int add_adapter(const Saving *s, const Adapter *d, const Buf *like, float *w, Err *e) {
+    const Buf *of_a = runtime_persistent(s->r, d->a), *of_b = runtime_persistent(s->r, d->b);
+    const int64_t r = of_a->shape.dim[0], in = of_a->shape.dim[1], out = of_b->shape.dim[0];
+    float *a = NULL, *b = NULL;
+    int code = values_of(s->r, d->a, &a, e);
+    if (!code) code = values_of(s->r, d->b, &b, e);
+    for (int64_t o = 0; o < out && !code; o++)
+        for (int64_t i = 0; i < in; i++) {
+            double sum = 0;
+            for (int64_t k = 0; k < r; k++) sum += (double)b[o * r + k] * a[k * in + i];
+            w[like->turned ? i * out + o : o * in + i] += (float)(d->scaling * sum);
+        }
+    mem_free(a);
+    mem_free(b);
+    return code;
+}
+
 static int fill(void *arg, int i, void *bytes, Err *e) {
     const Saving *s = arg;
     if (s->stored) return runtime_read_bytes(s->r, s->buffer[i], bytes, e);
     const Buf *b = runtime_persistent(s->r, s->buffer[i]);
     int code = runtime_read(s->r, 0, b->name, bytes, e);
     if (!code && portable_type(b->dtype) == TENSOR_I64) widen(bytes, shape_elements(&b->shape));
+    if (!code && s->adapter[i].scaling != 0) code = add_adapter(s, &s->adapter[i], b, bytes, e);
     return code;
 }
 
@@ -207,8 +241,22 @@ static Pair *pairs_at(lua_State *L, int index, int *n) {
     return pairs;
 }
 
-/* save_tensors(runtime, path, {name, number, name, number, ...}, {key, text, ...}, stored) -> true: writes persistent
- * buffers under these names, and metadata. stored: in their own types; otherwise as fp32 and 64-bit whole numbers. */
+/* Of the tensor of that name, in the table {name = {number of a, of b, scaling}} at `index`, which may be none */
+static Adapter adapter_of(lua_State *L, int index, const Runtime *r, const char *name) {
+    Adapter d = {0, 0, 0};
+    if (!lua_istable(L, index)) return d;
+    if (lua_getfield(L, index, name) == LUA_TTABLE) {
+        for (int k = 1; k <= 3; k++) lua_rawgeti(L, -k, k);
+        d = (Adapter){buffer_at(L, r, -3), buffer_at(L, r, -2), luaL_checknumber(L, -1)};
+        lua_pop(L, 3);
+    }
+    lua_pop(L, 1);
+    return d;
+}
+
+/* save_tensors(runtime, path, {name, number, name, number, ...}, {key, text, ...}, stored, adapters) -> true: writes persistent
+ * buffers under these names, and metadata. stored: in their own types; otherwise as fp32 and 64-bit whole numbers. adapters: see
+ * adapter_of. */
 static int save_tensors(lua_State *L) {
     Err e;
     int n_metadata;
@@ -219,6 +267,7 @@ static int save_tensors(lua_State *L) {
     int n = (int)lua_rawlen(L, 3) / 2;
     TensorEntry *entries = lua_newuserdatauv(L, (size_t)n * sizeof *entries + 1, 0);
     int *buffer = lua_newuserdatauv(L, (size_t)n * sizeof *buffer + 1, 0);
+    Adapter *adapter = lua_newuserdatauv(L, (size_t)n * sizeof *adapter + 1, 0);
     for (int i = 0; i < n; i++) {
         lua_rawgeti(L, 3, 2 * i + 1);
         lua_rawgeti(L, 3, 2 * i + 2);
@@ -226,9 +275,11 @@ static int save_tensors(lua_State *L) {
         const Buf *b = runtime_persistent(s.r, buffer[i]);
         TensorType type = s.stored ? tensor_type_of(b->dtype) : portable_type(b->dtype);
         entries[i] = (TensorEntry){bind_text_at(L, -2, "name"), type, program_outer_shape(b)};
+        adapter[i] = adapter_of(L, 6, s.r, entries[i].name);
         lua_pop(L, 2);
     }
     s.buffer = buffer;
+    s.adapter = adapter;
     const Pair *pairs = pairs_at(L, 4, &n_metadata);
     if (safetensors_write(path, entries, n, pairs, n_metadata, fill, &s, &e)) return bind_fail(L, &e);
     lua_pushboolean(L, true);

@@ -1,5 +1,6 @@
 /* Linear: y = x w^T + b, w (O, I), x (..., I). After a flattened image w's columns are stored in the order
- * of its features. Conv1D, transformers' for GPT-2, is the same with w (I, O), which is stored as Linear's is. */
+ * of its features; it starts as PyTorch's does, or normal with a standard deviation `std`, of which 0 makes zeros. Conv1D,
+ * transformers' for GPT-2, is the same with w (I, O), which is stored as Linear's is. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -31,6 +32,11 @@ int layer_linear_shape(Network *n, Layer *l, Err *e) {
     const double bound = 1 / sqrt((double)in);
     Param weight = {.shape = shape2(out, in), .bound = bound};
     memcpy(weight.order, l->in_order, sizeof weight.order);
+    if (!turned && !options_word(&l->options, "std", text)[0]) {
+        weight.init = INIT_NORMAL;
+        weight.bound = options_float(&l->options, "std");
+        if (weight.bound < 0) return layer_error(l, e, "std must not be negative, found %g", weight.bound);
+    }
     if (turned) weight = (Param){.shape = shape2(in, out), .init = INIT_NORMAL, .bound = 0.02, .turned = true};
     if ((code = network_tensor(n, l, "weight", &weight, e))) return code;
     const bool bias = turned || options_bool(&l->options, "bias");

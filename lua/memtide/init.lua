@@ -7,6 +7,7 @@ return {
   nn = require "memtide.net.nn".nn,
   optim = require "memtide.net.optim".optim,
   models = require "memtide.net.models",
+  peft = require "memtide.net.peft",
   data = require "memtide.net.data",
   memory = require "memtide.net.memory",
   experiment = require "memtide.sweep.experiment".new,

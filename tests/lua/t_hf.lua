@@ -9,26 +9,8 @@ local optim = mt.optim
 
 local STEPS, DECODER_STEPS, SAMPLES = 12, 8, 2
 
-local function mixed(i, h)
-  local x = (i * 0x9E3779B1 + h * 0x85EBCA77) & 0xFFFFFFFF
-  x = (x ~ (x >> 15)) * 0x2C1B3C6D & 0xFFFFFFFF
-  return x ~ (x >> 12)
-end
-
-local function numbers(count, name)
-  local h, list = 0, {}
-  for k = 1, #name do h = h + k * name:byte(k) end
-  for i = 0, count - 1 do list[i + 1] = mixed(i, h) / (1 << 31) - 1 end
-  return list
-end
-
-local function value_of(name, count, shape)
-  local list = numbers(count, name)
-  for i, x in ipairs(list) do
-    list[i] = #shape == 1 and name:find "weight$" and 1 + 0.1 * x or (#shape == 1 and 0.1 or 0.3) * x
-  end
-  return list
-end
+local values = dofile "tests/lua/values.lua"
+local mixed, numbers, value_of = values.mixed, values.numbers, values.value_of
 
 local folder = os.tmpname()
 os.remove(folder)
@@ -74,9 +56,7 @@ end
 -- SAMPLES samples of that shape: tokens where it has one dimension, else numbers
 local function samples(shape)
   if #shape > 1 then return numbers(SAMPLES * product(shape), "input") end
-  local ids = {}
-  for i = 0, SAMPLES * shape[1] - 1 do ids[i + 1] = 3 + mixed(i, 1) % 40 end
-  return ids
+  return values.tokens(SAMPLES * shape[1])
 end
 
 -- What the experiment says that it reads, and samples of it

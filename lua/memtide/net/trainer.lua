@@ -110,7 +110,8 @@ function trainer.new(options)
     seed = seed or 1}
   if not runtime then return nil, message, code end
   local self = setmetatable({network = network, programs = programs, runtime = runtime,
-    model = options.model, files = rawget(options.model, "files"), schedule = options.schedule,
+    model = options.model, files = rawget(options.model, "files"),
+    adapters = rawget(options.model, "adapters"), schedule = options.schedule,
     labels = nn.of_classes(options.loss), base_rate = values.optimizer:rate(), mode = values.mode,
     values = values, device = cell.device(values.device), seed = seed or 1,
     allocator = values.allocator, limit = limit, parts = parts, cleared = true, identity = identity(options, values, seed or 1)}, Trainer)
@@ -286,6 +287,10 @@ function Trainer:write(name, values) return self.runtime:write(name, values) end
 -- Parameters with PyTorch's names, to and from a safetensors file: see weights.lua.
 function Trainer:save(path, options) return weights.save(self, path, options) end
 function Trainer:load(path, options) return weights.load(self, path, options) end
+
+-- Those of adapters (mt.peft.lora), to and from a folder as PEFT's.
+function Trainer:save_adapter(folder) return weights.save_adapter(self, folder) end
+function Trainer:load_adapter(folder) return weights.load_adapter(self, folder) end
 
 -- The whole state of a run, so that it continues as if it had never been interrupted.
 function Trainer:save_state(path, options) return weights.save_state(self, path, options) end

@@ -4,6 +4,7 @@
 -- state_dict, in fp32; such files can be exchanged with PyTorch. A state is every persistent buffer in its own type
 -- (parameters, master copies, optimizer states, loss scale, counters of steps and of random numbers) and, in the
 -- metadata, the settings under which the run continues bit by bit.
+local adapters = require "memtide.net.adapters"
 local core = require "memtide.core"
 local data = require "memtide.net.data"
 local util = require "memtide.base.util"
@@ -87,10 +88,16 @@ local function must_fit(method, path, missing, unexpected, misfits)
   end
 end
 
--- The tensors of PyTorch's state_dict: parameters, and buffers such as running statistics.
+-- The tensors of PyTorch's state_dict: parameters, and buffers such as running statistics. A layer that has an adapter (peft.lua)
+-- is also known by the name that it has without one.
 local function tensors_of(network)
   local list, more = network:params(), network:buffers()
-  return table.move(more, 1, #more, #list + 1, list)
+  table.move(more, 1, #more, #list + 1, list)
+  for _, tensor in ipairs(list) do
+    local plain, wrapped = tensor.name:gsub("%.base_layer%.", ".")
+    if wrapped > 0 then table.insert(tensor.aliases, plain) end
+  end
+  return list
 end
 
 -- {name = true} of all names that its tensors have, shared ones several
@@ -274,17 +281,62 @@ local function names_and_numbers(list)
   return flat
 end
 
--- save(path, {stored = true}) -> true; nil, message, code. stored: in the types that the run keeps them in, not in fp32
+local WRITTEN = {"format", "pt", "version", core.version} -- the metadata of weights
+
+-- The parameters as the model without adapters has them -> the list, {[name] = {number of lora_A, of lora_B, scaling}}
+local function merged(trainer, list)
+  local found, kept, sums = by_name(list), {}, {}
+  for _, module in ipairs(trainer.adapters and trainer.adapters.modules or {}) do
+    local a, b = found[module.path .. ".lora_A.default.weight"], found[module.path .. ".lora_B.default.weight"]
+    sums[module.path .. ".weight"] = {a.number, b.number, module.scaling}
+  end
+  for _, tensor in ipairs(list) do
+    tensor.name = tensor.name:gsub("%.base_layer%.", ".")
+    if not adapters.file_name(tensor.name) then kept[#kept + 1] = tensor end
+  end
+  return kept, sums
+end
+
+-- save(path, {stored = true, merged = true}) -> true; nil, message, code. stored: in the types that the run keeps them in, not in
+-- fp32; merged: with adapters added to the weights that they belong to, as PEFT's merge_and_unload, under the names without them
 function weights.save(trainer, path, options)
-  options = check_options("save", path, options, {"stored"})
-  local stored = options.stored or false
-  return core.save_tensors(trainer.runtime, path, names_and_numbers(parameters(trainer, not stored)),
-    {"format", "pt", "version", core.version}, stored)
+  options = check_options("save", path, options, {"stored", "merged"})
+  local stored, sums = options.stored or false, nil
+  if stored and options.merged then util.fail "trainer:save: merged weights are sums in fp32: stored must not be true" end
+  local list = parameters(trainer, not stored)
+  if options.merged then list, sums = merged(trainer, list) end
+  return core.save_tensors(trainer.runtime, path, names_and_numbers(list), WRITTEN, stored, sums)
+end
+
+-- Reads the tensors of `found`, which are of these files, into the parameters `wanted` -> {missing = {names}, unexpected =
+-- {names}}; nil, message, code. Raises before anything is changed where shapes do not fit, or names unless lax.
+local function load_found(trainer, method, path, files, wanted, found, lax)
+  local missing, unexpected, misfits = compare(wanted, found, "as")
+  must_fit(method, path, lax and {} or missing, lax and {} or unexpected, misfits)
+  local done, message, code
+  for i, file in ipairs(files) do
+    done, message, code = check_tensors(files.paths[i], file, file:metadata())
+    if not done then return nil, message, code end
+  end
+  done, message, code = read_all(trainer.runtime, wanted, found, false)
+  if not done then return nil, message, code end
+  return {missing = missing, unexpected = unexpected}
+end
+
+-- The parameters that `found` must have: those of adapters only where it has some
+local function without_adapters(wanted, found)
+  local kept = {}
+  for _, want in ipairs(wanted) do
+    if adapters.file_name(want.name) and found[want.name] then return wanted end
+    if not adapters.file_name(want.name) then kept[#kept + 1] = want end
+  end
+  return kept
 end
 
 -- load(path, {strict = true, skip = {names}}) -> {missing = {names}, unexpected = {names}}; nil, message, code
 -- path: a file, an index of several, or a folder that has a model.safetensors or its index
--- As PyTorch's load_state_dict: shapes must agree, names too unless strict is false. Tensors named in skip are ignored.
+-- As PyTorch's load_state_dict: shapes must agree, names too unless strict is false. Tensors named in skip are ignored. A file
+-- of the model without adapters leaves the adapters as they are.
 -- If something does not fit, it raises before anything is changed.
 function weights.load(trainer, path, options)
   options = check_options("load", path, options, {"strict", "skip"})
@@ -300,17 +352,51 @@ function weights.load(trainer, path, options)
   end
   rename(trainer.files, names_of(trainer), found)
   resolve_aliases(trainer, found)
-  local missing, unexpected, misfits = compare(wanted, found, "as")
-  local lax = options.strict == false
-  must_fit("load", path, lax and {} or missing, lax and {} or unexpected, misfits)
-  local done
-  for i, file in ipairs(files) do
-    done, message, code = check_tensors(files.paths[i], file, file:metadata())
-    if not done then return nil, message, code end
+  return load_found(trainer, "load", path, files, without_adapters(wanted, found), found, options.strict == false)
+end
+
+-- ---- adapters
+
+local function need_adapters(method, trainer)
+  return trainer.adapters or util.fail("trainer:%s: the model has no adapters: mt.peft.lora makes them", method)
+end
+
+-- The parameters of adapters, under the names of their files
+local function adapter_parameters(trainer, exact)
+  local list = {}
+  for _, tensor in ipairs(parameters(trainer, exact)) do
+    tensor.name = adapters.file_name(tensor.name)
+    if tensor.name then list[#list + 1] = tensor end
   end
-  done, message, code = read_all(trainer.runtime, wanted, found, false)
+  return list
+end
+
+-- save_adapter(folder) -> true; nil, message, code. As PEFT's save_pretrained: the adapters' values in fp32, and what they were
+-- made with. The folder is made; its parent must exist.
+function weights.save_adapter(trainer, folder)
+  local made = need_adapters("save_adapter", trainer)
+  check_options("save_adapter", folder, nil, {})
+  if not core.make_folder(folder) then return nil, ("cannot make the folder %s"):format(folder), "file" end
+  local done, message, code = core.save_tensors(trainer.runtime, folder .. "/" .. adapters.WEIGHTS,
+    names_and_numbers(adapter_parameters(trainer, true)), WRITTEN, false)
   if not done then return nil, message, code end
-  return {missing = missing, unexpected = unexpected}
+  util.replace(folder .. "/" .. adapters.CONFIG, function(write) write(adapters.config_text(made.config)) end)
+  return true
+end
+
+-- load_adapter(folder) -> true; nil, message, code. Raises before anything is changed where names or shapes do not fit, or where
+-- the adapter was made with another r, lora_alpha or use_rslora.
+function weights.load_adapter(trainer, folder)
+  local made = need_adapters("load_adapter", trainer)
+  check_options("load_adapter", folder, nil, {})
+  adapters.check_config(folder, made.config)
+  local path = folder .. "/" .. adapters.WEIGHTS
+  local files <close>, message, code = open_all(path)
+  if not files then return nil, message, code end
+  local done
+  done, message, code = load_found(trainer, "load_adapter", path, files, adapter_parameters(trainer), files.tensors)
+  if not done then return nil, message, code end
+  return true
 end
 
 -- What trainer:load would find in the files of `path` -> {missing names}, {unexpected names}, {messages about shapes};
