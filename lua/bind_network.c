@@ -1,5 +1,5 @@
 /* Layers and networks for scripts. A layer is a Lua table {kind =, where =, options = {name = value}, child, ...}. It
- * may also have frozen = true and tied = another layer; a loss a `factor`; a container `names` and `places` of its
+ * may also have frozen = true, wide = true and tied = another layer; a loss a `factor`; a container `names` and `places` of its
  * children; and a graph `from` and `result`, as Layer.from in the core. A table that stands in two places is one layer
  * that is used twice. */
 #include <assert.h>
@@ -61,6 +61,7 @@ static Layer *first_use(lua_State *L, int index, int seen) {
 static void relate(lua_State *L, int index, Layer *l, int seen) {
     l->shares = first_use(L, index, seen);
     l->frozen = bind_boolean(L, index, "frozen", false);
+    l->wide = bind_boolean(L, index, "wide", false);
     if (lua_getfield(L, index, "tied") != LUA_TNIL && !(l->tied = first_use(L, lua_gettop(L), seen)))
         raise_at(L, l->where, l->kind->name, "the layer that it is tied to does not come before it in the network");
     if (lua_getfield(L, index, "factor") != LUA_TNIL) l->factor = luaL_checknumber(L, -1);

@@ -43,6 +43,7 @@ static void put_params(Line *line, const Network *n, const Layer *l) {
     }
     if (own) put_text(line, " %" PRId64, own);
     if (own && l->frozen) put_text(line, " frozen");
+    if (own && l->wide) put_text(line, " float");
     for (int i = 0; i < l->n_params; i++)
         if (n->params[l->param[i]].owner != l) put_text(line, " shares %s", n->params[l->param[i]].name);
 }

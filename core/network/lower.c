@@ -188,6 +188,7 @@ static void lower_all(Lower *lw) {
         p->bufs[b].layout = from->layout;
         memcpy(p->bufs[b].order, from->order, sizeof from->order);
         p->bufs[b].frozen = !from->trainable;
+        p->bufs[b].wide = from->wide;
         if (from->constant) program_set_constant(p, b, from->constant);
     }
     for (int k = 0; k < net->n_inputs; k++) {

@@ -309,6 +309,7 @@ static int share_param(Network *n, Layer *l, const Layer *with, const char *name
                            p->order[0] ? " for a flattened image" : "", shape_text(&shape, two),
                            order[0] ? " for a flattened image" : "");
     p->trainable &= !l->frozen;
+    p->wide |= l->wide;
     if (!strchr(l->path, '#')) { /* '#': a second call of a layer, whose parameters have this name already */
         if (!mem_grow(&n->aliases, &n->cap_aliases, n->n_aliases + 1, sizeof *n->aliases))
             return no_room_for_params(e);
@@ -346,6 +347,7 @@ int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Er
     if (network_find_param(n, p->name) >= 0) return layer_error(l, e, "there is a parameter %s already", p->name);
     p->layout = shape.rank > 2 && !like->plain ? LAYOUT_NHWC : LAYOUT_ROWS;
     p->trainable = !l->frozen && !p->buffer;
+    p->wide = l->wide;
     p->owner = l;
     if (!names_add(&n->names, n->n_params, network_param_name, n)) return no_room_for_params(e);
     if (!p->buffer) n->elements += count;

@@ -54,6 +54,7 @@ typedef struct Layer {
     const struct Layer *shares; /* the first use of the same layer, or NULL */
     const struct Layer *tied;   /* the layer whose first parameter is its first one, too, or NULL */
     bool frozen;             /* its parameters are not trained */
+    bool wide;               /* its parameters are fp32 in every precision */
     double factor;           /* of a loss: what it is multiplied by */
     int n_in;                /* how many inputs; 1 but for containers and layers of role m */
     union {                  /* the inputs, set by network_infer; the first has names of its own */
@@ -88,6 +89,7 @@ typedef struct Param {
     bool turned;           /* a matrix that the program stores transposed */
     int64_t order[3];      /* (C, H, W) if its columns follow the features of a flattened channels-last image; or zeros */
     bool trainable;        /* false: frozen, no gradient and no optimizer state */
+    bool wide;             /* fp32 in every precision */
     const Layer *owner;    /* the first layer that uses it, whose name it has */
 } Param;
 

@@ -6,6 +6,7 @@
  *                    fp32; a 16-bit copy is made once per micro-batch and shared. Biases are read as they are.
  *   master_*, *16    weights and activations are 16-bit; losses compute in fp32 inside. master_*: the update pass adds
  *                    an fp32 master copy of each parameter.
+ *   in both of these layers that a script keeps in fp32 (layer:float()) keep fp32 weights, which ops read as under autocast.
  *   in all of them   operands that ops.def marks FP32 stay fp32: parameters and statistics of normalisation.
  *   tf32             types as in fp32; the products' attributes say that a GPU may compute them in TF32.
  *   a loss scale, of the precision or of a grad_scaler that is given: sets p->loss_scaling, on which the backward and
@@ -88,7 +89,21 @@ static void autocast(Program *p, DType low) {
     mem_free(c.of);
 }
 
-/* All fp32 buffers become 16-bit, except those that some op wants in fp32 in every precision. */
+/* Ops that would read a parameter which stays fp32 read a 16-bit copy of it, one for all of them, as under autocast. */
+static void cast_wide(Program *p, DType low) {
+    Casts c = {p, NULL, 0};
+    Rewriter r;
+    for (const Op *old = rewrite_begin(&r, p); old; old = rewrite_next(&r)) {
+        Op op = *old;
+        EACH_IN(&op, k)
+            if (p->bufs[op.in[k]].wide && follows(p, &op, k)) op.in[k] = cast_to(&c, op.in[k], low, &op);
+        rewrite_put(p, &op);
+    }
+    rewrite_end(&r);
+    mem_free(c.of);
+}
+
+/* All fp32 buffers become 16-bit, except those that some op wants in fp32 in every precision, and layers that stay fp32. */
 static void narrow(Program *p, DType type, Scratch *s) {
     bool *wide = scratch_new(s, (size_t)p->n_bufs, sizeof *wide);
     if (!wide) return;
@@ -99,7 +114,8 @@ static void narrow(Program *p, DType type, Scratch *s) {
         EACH_OUT(op, k) wide[op->out[k]] |= info->out[k].fp32;
     }
     for (int b = 0; b < p->n_bufs; b++)
-        if (p->bufs[b].dtype == DT_F32 && !wide[b]) set_type(p, b, type);
+        if (p->bufs[b].dtype == DT_F32 && !wide[b] && !p->bufs[b].wide) set_type(p, b, type);
+    cast_wide(p, type);
     for (int i = 0; i < p->n_ops; i++) op_cost(p, &p->ops[i]);
 }
 

@@ -55,6 +55,7 @@ typedef struct Buf {
     int alias;           /* the root buffer, whose alias is NO_BUF, that this one shares the storage of; or NO_BUF */
     int param;           /* the number of the parameter that this is, or is the master, gradient or state of; or -1 */
     bool frozen;         /* a parameter that is not trained: it gets no gradient */
+    bool wide;           /* a parameter that is fp32 in every precision */
     bool carried;        /* a temporary that keeps its value between micro-batches: lives through the whole body */
     bool keep;           /* lives to the end of the step, so that it can be read after it */
     bool host;           /* in host memory (pinned, on a GPU), where only copies reach it */

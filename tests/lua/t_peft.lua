@@ -156,6 +156,24 @@ for _, precision in ipairs{"fp32", "amp_bf16", "amp_fp16", "bf16", "master_bf16"
   end
 end
 
+-- layer:float(): fp32 parameters among 16-bit ones, with fp32 gradients and states; the products have 16 bits all the same.
+local function wide(float)
+  local first = nn.Linear(8, 16)
+  if float then first:float() end
+  local trainer = assert(mt.trainer{model = nn.Sequential{first, nn.ReLU(), nn.Linear(16, 3)}, input = {8}, batch = 4,
+    loss = nn.CrossEntropyLoss(), optimizer = optim.Adam{}, precision = "bf16"})
+  local types = {}
+  for _, buffer in ipairs(require "memtide.core".persistent(trainer.runtime)) do types[buffer.name] = buffer.dtype end
+  assert(trainer:step(values.numbers(32, "x"), {0, 1, 2, 0}))
+  tap.is(trainer:memory().peak.bytes, trainer:predicted().peak.bytes, "float: peak as predicted")
+  trainer:close()
+  return types
+end
+local narrow, mixed = wide(false), wide(true)
+tap.is(narrow["0.weight"] .. narrow["0.weight.exp_avg"], "BF16BF16", "without float(): 16-bit")
+tap.is(mixed["0.weight"] .. mixed["0.weight.exp_avg"] .. mixed["0.bias"], "F32F32F32", "float(): weights and states in fp32")
+tap.is(mixed["2.weight"], "BF16", "float(): of this layer alone")
+
 -- A frozen base keeps no gradient, no state, and no input that its own gradient alone would read.
 local function categories(model)
   local trainer <close> = assert(mt.trainer{model = model, input = {24}, loss = nn.CrossEntropyLoss(), batch = 4, optimizer = optim.AdamW{}})

@@ -89,7 +89,7 @@ end
 local RESERVED = {}
 graph.reserved = RESERVED
 for name in ("kind title where options text frozen tied names places held from result children order forward " ..
-  "listing freeze unfreeze parameters files takes adapters"):gmatch "%a+" do RESERVED[name] = true end
+  "listing freeze unfreeze float wide parameters files takes adapters"):gmatch "%a+" do RESERVED[name] = true end
 
 -- A name with dots is that of a layer which PyTorch has inside of another child, "block.0.attention.bias": here each child
 -- gives one value, so that what several read is called beside them.

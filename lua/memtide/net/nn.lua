@@ -83,18 +83,21 @@ function Layer.__tostring(layer)
   return printed.tree(layer.title or layer.kind, parts)
 end
 
-local function set_frozen(layer, frozen)
-  layer.frozen = frozen
-  for _, child in ipairs(layer) do set_frozen(child, frozen) end
+-- Sets a field of the layer and of all layers in it.
+local function set_all(layer, field, value)
+  layer[field] = value
+  for _, child in ipairs(layer) do set_all(child, field, value) end
   return layer
 end
 
--- layer:freeze() is PyTorch's requires_grad_(False), for this layer and all layers in it. layer:parameters() is for an
--- optimizer, as PyTorch's.
+-- layer:freeze() is PyTorch's requires_grad_(False), for this layer and all layers in it. layer:float(): their parameters stay
+-- fp32 where the precision makes others 16-bit; what reads them computes in 16 bits all the same, as under autocast.
+-- layer:parameters() is for an optimizer, as PyTorch's.
 local methods = {
   parameters = optim.parameters,
-  freeze = function(layer) return set_frozen(layer, true) end,
-  unfreeze = function(layer) return set_frozen(layer, nil) end,
+  freeze = function(layer) return set_all(layer, "frozen", true) end,
+  unfreeze = function(layer) return set_all(layer, "frozen", nil) end,
+  float = function(layer) return set_all(layer, "wide", true) end,
 }
 
 -- Methods, and a graph's children by name.

@@ -15,7 +15,8 @@ local FEATURES = {
 -- The layers that target_modules = "all-linear" leaves out: what gives the logits
 local HEADS = {lm_head = true, embed_out = true, classifier = true, score = true, qa_outputs = true}
 
-local DEFAULTS = {r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, init_lora_weights = true}
+local DEFAULTS = {r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, init_lora_weights = true,
+  autocast_adapter_dtype = true}
 local FIELDS = util.sorted_keys(DEFAULTS)
 table.move({"target_modules", "exclude_modules", "layers_to_transform", "rank_pattern", "alpha_pattern"}, 1, 5, #FIELDS + 1, FIELDS)
 
@@ -88,7 +89,7 @@ local function configured(given)
   number(config, "lora_alpha", 0)
   number(config, "lora_dropout", 0)
   if config.lora_dropout >= 1 then util.fail("peft.lora: lora_dropout: expected a number below 1, found %s", config.lora_dropout) end
-  util.check_flag("peft.lora: use_rslora", config.use_rslora)
+  for _, flag in ipairs{"use_rslora", "autocast_adapter_dtype"} do util.check_flag("peft.lora: " .. flag, config[flag]) end
   if config.init_lora_weights ~= true and config.init_lora_weights ~= false and config.init_lora_weights ~= "gaussian" then
     util.fail('peft.lora: init_lora_weights: expected true, false or "gaussian", found %s', tostring(config.init_lora_weights))
   end
@@ -176,6 +177,9 @@ local function adapt(layer, path, config)
     end,
     lora_dropout = config.lora_dropout > 0,
   }
+  if config.autocast_adapter_dtype then
+    for _, name in ipairs{"lora_A.default", "lora_B.default"} do parts[name]:float() end
+  end
   if parts.lora_dropout then parts["lora_dropout.default"] = nn.nn.Dropout(config.lora_dropout) end
   local graph = nn.nn.Graph(parts)
   for key in pairs(base) do layer[key] = nil end
@@ -193,6 +197,7 @@ end
 --   exclude_modules      names of layers among these that get none
 --   layers_to_transform  numbers of the layers that get adapters, from 0
 --   rank_pattern, alpha_pattern  {name = r}, {name = lora_alpha} of some of the layers
+--   autocast_adapter_dtype  adapters are fp32 where the precision makes weights 16-bit (of get_peft_model)
 --   use_rslora           scaling = lora_alpha / sqrt(r)
 --   init_lora_weights    true; "gaussian": lora_A normal with the standard deviation 1 / r; false: lora_B as nn.Linear, too
 -- Raises where a field is wrong, or a name is that of no layer.
