@@ -24,7 +24,8 @@ refused('claims[1]: less: expected two cells, {a, b}, found {"a"}', {less = {"a"
 refused('claims[1]: less[2]: expected a cell, but "d" is no cell of this sweep', {less = {"a", "d"}})
 refused('claims[1]: less[1]: expected a cell, but {batch = 1} is any of 2 cells', {less = {{batch = 1}, "b"}})
 refused('claims[1]: less[1]: batch: expected a whole number', {less = {{batch = "x"}, "b"}})
-refused('claims[1]: less[1]: expected a case\'s name or a table of settings, found 7', {less = {7, "b"}})
+refused('claims[1]: less[1]: expected a case\'s name, a table of settings or a number, found true', {less = {true, "b"}})
+refused('claims[1]: less: expected a cell, found two numbers', {less = {7, 8}})
 refused('claims[1]: expect: expected a number of at least 0, found nil', {ratio = {"a", "b"}})
 refused('claims[1]: tolerance: expected a number of at least 0, found -1', {equal = {"a", "b"}, tolerance = -1})
 refused('of: step_ms_min: of times, only step_ms can be claimed', {of = "step_ms_min", less = {"a", "b"}})
@@ -92,6 +93,9 @@ is({of = bytes, equal = {"a", "b"}}, "REFUTED", "half is not")
 is({of = bytes, less = {{batch = 2}, {case = "a"}}}, "REPRODUCED", "cells by their settings")
 is({of = bytes, ratio = {{case = "a", of = {"peak_bytes", "input_bytes"}}, "a"}, expect = 1.6}, "REPRODUCED",
   "sums of columns, another column on each side")
+is({of = bytes, less = {"a", 101}}, "REPRODUCED", "less than a number")
+is({of = bytes, less = {100, "a"}}, "REFUTED", "more than a number")
+is({of = bytes, ratio = {"b", 100}, expect = 0.5}, "REPRODUCED", "a half of a number")
 is({of = "loss_last", equal = {"a", "b"}, tolerance = 1e-4}, "REPRODUCED", "losses within a tolerance")
 is({of = "loss_last", equal = {"a", "b"}, tolerance = 1e-5}, "REFUTED", "and out of a smaller one")
 
@@ -110,6 +114,8 @@ do
   rows[1].predicted_peak_bytes = 100
   is({of = "predicted_peak_bytes", less = {"b", "a"}}, "REPRODUCED", "a prediction needs no run", half)
   because({of = bytes, less = {"b", "a"}}, "b: predicted", "what is measured does", half)
+  half.rows[2].status = "skipped"
+  is({of = "predicted_peak_bytes", less = {"b", "a"}}, "REPRODUCED", "nor does that of a cell which does not fit", half)
   half.rows[2].activations_bytes, rows[1].activations_bytes = 3, 4
   is({of = "activations_bytes", ratio = {"b", "a"}, expect = 0.75}, "REPRODUCED", "what is alive at the peak is predicted, too", half)
 end

@@ -6,7 +6,7 @@
 --   {claim = "...", of = "loss_last", equal = {a, b}, tolerance = 1e-4}
 --
 -- a and b: the name of a cell or of a case, or a table of settings that only one cell has; the table may have an `of`
--- of its own. of: a column, or a list of columns that are summed. tolerance: relative to what is expected. holds_on: the
+-- of its own. One of the two may be a number in the column's unit, such as the bytes of a card. of: a column, or a list of columns that are summed. tolerance: relative to what is expected. holds_on: the
 -- kind of machine for which it is claimed, where the verdict hangs on the machine; it stands beside the verdict.
 local row_columns = require "memtide.results.columns"
 local core = require "memtide.core"
@@ -66,6 +66,10 @@ end
 
 local function check_side(self, where, place, side, of, columns)
   local out = {text = literal.of(side)}
+  if math.type(side) then
+    out.number, out.columns = side, {}
+    return out
+  end
   if type(side) == "string" then out.name = side
   elseif literal.is_table(side) and next(side) ~= nil then
     out.settings = {}
@@ -75,7 +79,7 @@ local function check_side(self, where, place, side, of, columns)
       else out.settings[key] = value end
     end
   else
-    util.fail_at(where, "%s: expected a case's name or a table of settings, found %s", place, out.text)
+    util.fail_at(where, "%s: expected a case's name, a table of settings or a number, found %s", place, out.text)
   end
   out.columns = check_columns(where, place, of, columns)
   local cell, why = resolve(self, out)
@@ -143,6 +147,9 @@ function claims.check(experiment, list, check_list)
       local at = ("%s: %s[%d]"):format(place, relation, k)
       self.sides[k] = check_side(experiment, where, at, side, claim.of, columns)
     end
+    if self.sides[1].number and self.sides[2].number then
+      util.fail_at(where, "%s: %s: expected a cell, found two numbers", place, relation)
+    end
     local expect = check_number(where, place, claim, "expect", relation ~= "ratio" and 1 or nil)
     self.band = BAND[relation](expect, check_number(where, place, claim, "tolerance", 0))
     out[i] = self
@@ -165,7 +172,8 @@ local function find_cells(self)
   self.rows, self.cells, self.ids = {}, {}, {}
   for _, claim in ipairs(self.claims) do
     for _, side in ipairs(claim.sides) do
-      local name, why = resolve(self.experiment, side)
+      local name, why
+      if not side.number then name, why = resolve(self.experiment, side) end
       self.cells[side] = {name = name, why = why}
       if name then self.rows[name] = {} end
     end
@@ -197,10 +205,12 @@ for _, group in ipairs{"predicted", "peak"} do
   end
 end
 
+local FORETOLD = {predicted = true, skipped = true} -- skipped: the prediction is more than the device has
+
 -- May the row be judged by these columns? A prediction is whole without a run.
 local function is_settled(row, names)
   for _, name in ipairs(names) do
-    if row.status ~= "ok" and not (row.status == "predicted" and PREDICTED[name]) then return false end
+    if row.status ~= "ok" and not (FORETOLD[row.status] and PREDICTED[name]) then return false end
   end
   return true
 end
@@ -208,6 +218,7 @@ end
 -- The value of a side with its interval {median, low, high}; nil and why: there is none. A cell has a row per repeat.
 local function value_of(self, side, samples)
   local cell = self.cells[side]
+  if side.number then return stats.exact(side.number) end
   if not cell.name then return nil, cell.why end
   local rows = self.rows[cell.name]
   if not rows[1] then return nil, ("%s was not run"):format(side.text) end
