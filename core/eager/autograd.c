@@ -29,12 +29,13 @@ static Node *new_node(Eager *g, const NodeRule *rule, int n_next, int n_saved, i
     return n;
 }
 
-/* The node that takes the gradient of t. */
+/* The node that takes the gradient of t. That of a parameter stays; another leaf lives as long as nodes that lead to it. */
 static Edge edge_of(Eager *g, Tensor *t) {
     if (!tensor_requires_grad(t)) return (Edge){NULL, 0};
     if (!t->node && !t->accumulate && (t->accumulate = new_node(g, &accumulate_rule, 0, 0, 1))) {
         t->accumulate->sequence = LONG_MAX;
-        t->accumulate->variable = t;
+        t->accumulate->variable = t->parameter ? t : tensor_ref(t);
+        t->accumulate->refs = t->parameter;
         t->accumulate->n_out = 1;
         t->accumulate->out[0] = (Meta){t->size, t->type};
     }

@@ -29,7 +29,7 @@ struct Node {
     const Layer *layer;
     long sequence;
     int refs;
-    Tensor *variable;      /* of AccumulateGrad: the parameter, not counted */
+    Tensor *variable;      /* of AccumulateGrad: the parameter, not counted, or another leaf, a reference */
     Edge *next;
     int n_next;
     Tensor **saved;        /* references */

@@ -34,6 +34,12 @@ Tensor *llama_rms_norm(Eager *g, Tensor *x, Tensor *w);
 void llama_models(const Layer *root, const Layer **model);
 void llama_buffers(Eager *g, const Layer *model);
 int llama_check(const Layer *root, Err *e);
+/* modules_lora.c: an adapter and the layer that it belongs to. lora_check: as llama_check, of one layer. lora_asks: the
+ * embedding whose output asks for a gradient where blocks are checkpointed and all but adapters is frozen: transformers'
+ * enable_input_require_grads, which PEFT calls then. NULL: there is none. */
+const Layer *lora_asks(const Layer *root);
+Tensor *lora_linear(Eager *g, const Layer *l, Tensor *const *in);
+int lora_check(const Layer *l, Err *e);
 
 /* in[n_in] are lent; the result is the caller's. */
 #define LAYER(name, role, functions, which, spec) Module module_##functions;

@@ -144,15 +144,22 @@ static Tensor *llama_attention(Eager *g, const Layer *l, Tensor *const *in) {
 
 /* ---- which layers may say that they are one of these */
 
+#define PRODUCT NULL /* Linear, also with an adapter */
+
+static bool is_product(const Layer *l) {
+    char listing[OPTION_WORDS];
+    return !strcmp(layer_kind(l), "Linear") || !strcmp(options_word(&l->options, "listing", listing), "lora.Linear");
+}
+
 static int expect_attention(const Layer *l, int64_t width, Err *e) {
     static const struct { const char *kind; int from[3], n_from; } children[ATTENTION_LAYERS] = {
-        {"Linear", {~0}, 1}, {"Linear", {~0}, 1}, {"Linear", {~0}, 1},
+        {PRODUCT, {~0}, 1}, {PRODUCT, {~0}, 1}, {PRODUCT, {~0}, 1},
         {"RotaryPositionalEmbeddings", {0}, 1}, {"RotaryPositionalEmbeddings", {1}, 1},
-        {"ScaledDotProductAttention", {3, 4, 2}, 3}, {"Linear", {5}, 1}};
+        {"ScaledDotProductAttention", {3, 4, 2}, 3}, {PRODUCT, {5}, 1}};
     bool same = l->n_child == ATTENTION_LAYERS;
     for (int i = 0; i < ATTENTION_LAYERS && same; i++) {
         const Layer *child = l->child[i];
-        same = !strcmp(layer_kind(child), children[i].kind) && child->n_from == children[i].n_from;
+        same = (children[i].kind ? !strcmp(layer_kind(child), children[i].kind) : is_product(child)) && child->n_from == children[i].n_from;
         for (int k = 0; k < children[i].n_from && same; k++) same = child->from[k] == children[i].from[k];
         if (same && (i == QUERY_TURNED || i == KEY_TURNED))
             same = options_int(&child->options, "dim") == width && !options_bool(&child->options, "interleaved");
@@ -175,6 +182,7 @@ static int check_listing(const Layer *l, int64_t width, Err *e) {
                                "RotaryPositionalEmbeddings");
     }
     if (!strcmp(listing, "LlamaAttention")) code = expect_attention(l, width, e);
+    if (!strcmp(listing, "lora.Linear")) code = lora_check(l, e);
     if (!strcmp(listing, "LlamaRMSNorm") && l->n_params == 0)
         code = layer_error(l, e, "listing = \"LlamaRMSNorm\": expected elementwise_affine = true");
     for (int i = 0; i < l->n_child && !code; i++) code = check_listing(l->child[i], width, e);
@@ -186,5 +194,6 @@ int llama_check(const Layer *root, Err *e) { return check_listing(root, 0, e); }
 Module *llama_graph(const Layer *l) {
     char listing[OPTION_WORDS];
     options_word(&l->options, "listing", listing);
-    return !strcmp(listing, "LlamaModel") ? llama_model : !strcmp(listing, "LlamaAttention") ? llama_attention : NULL;
+    return !strcmp(listing, "LlamaModel") ? llama_model : !strcmp(listing, "LlamaAttention") ? llama_attention
+           : !strcmp(listing, "lora.Linear") ? lora_linear : NULL;
 }

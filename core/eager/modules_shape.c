@@ -124,7 +124,9 @@ Tensor *module_upsample(Eager *g, const Layer *l, Tensor *const *in) {
 /* ---- tables */
 
 Tensor *module_embedding(Eager *g, const Layer *l, Tensor *const *in) {
-    return aten_embedding(g, in[0], module_param(g, l, 0));
+    Tensor *y = aten_embedding(g, in[0], module_param(g, l, 0));
+    if (l == g->asks) y->leaf |= !y->node; /* requires_grad_(True) */
+    return y;
 }
 
 /* x.to(float).div_(divisor).sub_(mean).div_(std), whose mean and std the script holds, and may be views of such */

@@ -60,6 +60,9 @@ void node_drop(Eager *g, Node *n) {
     node_drop_frame(g, n);
     angles_drop(g, &n->angles);
     for (int i = 0; i < n->n_next; i++) node_drop(g, n->next[i].node);
+    if (!n->variable) return;
+    n->variable->accumulate = NULL;
+    tensor_drop(g, n->variable);
 }
 
 void frame_drop(Eager *g, Frame *f) {

@@ -326,6 +326,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     g.products = s->precision == PREC_TF32 ? UNIT_TF32 : UNIT_FP32;
     g.low = scalar_of(l.precision->low);
     g.checkpoint = s->checkpoint == CHECKPOINT_MARKED;
+    g.asks = g.checkpoint && !s->eval ? lora_asks(net->root) : NULL;
     g.offload = s->offload == OFFLOAD_ALL && !s->eval;
     g.channels_last = s->pytorch.channels_last == SAID_TRUE;
     g.benchmark = s->pytorch.cudnn_benchmark == SAID_TRUE;

@@ -108,6 +108,7 @@ struct Eager {
     bool training;        /* model.train(), not model.eval() */
     Inplace inplace;      /* the setting */
     bool checkpoint;      /* nn.Checkpoint is torch.utils.checkpoint */
+    const Layer *asks;    /* the embedding whose output asks for a gradient (lora_asks), or NULL */
     bool reentrant;       /* ... with use_reentrant=True */
     Frame *frame;         /* of the checkpoint that runs, or NULL */
     bool channels_last;   /* x and the model's weights lie so */

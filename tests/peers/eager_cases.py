@@ -485,6 +485,25 @@ model("Llama_accumulate", LLAMA + "2", lambda: networks.llama(512, 384, 1024, 2,
 model("Llama_eval", LLAMA + "2", lambda: networks.llama(512, 384, 1024, 2, 6, 2), [64], 4, mode="eval",
       precision="amp_bf16", **TOKENS)
 model("Llama_short", LLAMA + "2", lambda: networks.llama(512, 384, 1024, 2, 6, 2), [1], 3, **TOKENS)
+
+
+def lora(name, options, more="", checkpointing=None, **rest):
+    """The same Llama with adapters, whose options are written as in Lua"""
+    made = dict(r=8, lora_alpha=16, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
+    made.update(options)
+    written = ", ".join(f"{key} = {lua(value)}" for key, value in made.items())
+    case("lora_" + name, Written(f"mt.peft.lora(models.Llama{{{LLAMA}2}}, {{{written}}})",
+         lambda: networks.lora(networks.llama(512, 384, 1024, 2, 6, 2, checkpointing), rest.get("precision") == "bf16", **made)),
+         [64], 4, optimizer=layer("AdamW", lr=3e-4), **TOKENS, **rest)
+
+
+for precision in "fp32", "amp_bf16", "bf16":
+    lora(precision, {}, precision=precision)
+    lora("all_" + precision, dict(target_modules="all-linear", lora_dropout=0.0, lora_alpha=8), precision=precision)
+    lora("checkpointed_" + precision, dict(target_modules="all-linear"), checkpointing=dict(use_reentrant=False),
+         precision=precision, **MARKED)
+lora("eval", {}, precision="amp_bf16", mode="eval")
+lora("accumulate", {}, precision="bf16", accumulate=2)
 model("DCGANGenerator", "", networks.generator, [100, 1, 1], 16, loss("MSELoss"))
 model("DCGANDiscriminator", "", networks.discriminator, [3, 64, 64], 16, loss("BCEWithLogitsLoss"))
 model("UNet", "", networks.UNet, [3, 64, 64], 2, loss("BCEWithLogitsLoss"))
@@ -589,5 +608,5 @@ SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 ml
          "model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
          "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
-         "masked_softcap_all_amp_fp16_train scaled_rows windows").split()
+         "masked_softcap_all_amp_fp16_train scaled_rows windows lora_amp_bf16 lora_checkpointed_bf16").split()
 SHORT_OLDER = ("layer_rmsnorm_amp_bf16 attention_fp32_train attention_amp_bf16_train multihead_math_amp_bf16").split()

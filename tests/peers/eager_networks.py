@@ -279,6 +279,13 @@ def llama(words, width, hidden, layers, heads, kv_heads, checkpointing=None):
     return model.train()
 
 
+def lora(model, bits16=False, **options):
+    """A model of transformers with PEFT's adapters. bits16: the base in bf16, the adapters in fp32"""
+    import peft
+    model = model.bfloat16() if bits16 else model
+    return peft.get_peft_model(model, peft.LoraConfig(**options)).get_base_model().train()
+
+
 # ---- DCGAN
 
 def pyramid(size):

@@ -167,7 +167,7 @@ local function adapt(layer, path, config)
   for key, value in pairs(layer) do base[key] = value end
   local init = config.init_lora_weights
   local parts = {
-    base_layer = base,
+    base_layer = base, listing = "lora.Linear",
     ["lora_A.default"] = nn.nn.Linear(from, r, {bias = false, std = init == "gaussian" and 1 / r or nil}),
     ["lora_B.default"] = nn.nn.Linear(r, to, {bias = false, std = init and 0 or nil}),
     forward = function(self, x)
