@@ -123,7 +123,7 @@ tap.is(samples.told{timed = 9, disturbed = 5, counted = 9, cells = 1},
   "5 of 9 timed steps were disturbed and do not count, except in 1 row, where fewer than 6 others remain", "counted all the same")
 tap.is(samples.told{timed = 0, disturbed = 0, counted = 0, cells = 0}, nil, "nothing timed, nothing told")
 
-local quiet = {seconds = 0.1, preempted = 2, steal_ms = 0, cpu_mhz = 3000, gpu_mhz = 1900, gpu_throttle = "power"}
+local quiet = {seconds = 0.1, preempted = 10, steal_ms = 0, cpu_mhz = 3000, gpu_mhz = 1900, gpu_throttle = "power"}
 local best = {cpu_mhz = 3500, gpu_mhz = 1980}
 tap.is(evidence.flag(quiet, best), "", "a quiet moment, also at the power limit")
 local function with(name, value)
@@ -131,7 +131,8 @@ local function with(name, value)
   sample[name] = value
   return evidence.flag(sample, best)
 end
-tap.is(with("preempted", 3), "preempted", "more than 20 preemptions a second")
+tap.is(with("preempted", 11), "preempted", "more than 100 preemptions a second")
+tap.is(with("seconds", 0.08), "preempted", "... of its own time")
 tap.is(with("steal_ms", 10), "steal", "time that the host took")
 tap.is(with("cpu_mhz", 2700), "cpu_clock", "a low clock")
 tap.is(with("gpu_mhz", 1500), "gpu_clock", "of the GPU")
