@@ -8,7 +8,8 @@ local function shown(rows, depth)
   for i, row in ipairs(rows) do list[i] = {path = row[1], same = row[2], n = row[3]} end
   local root = tree.build(list, function(row) return {n = row.n} end)
   tree.each(root, depth, function(node, name)
-    lines[#lines + 1] = ("%s %s %d %d"):format(name, node.row and node.row.same or "-", node.sums.n, node.count)
+    local kind = tree.kind(node, function(row) return row.same end)
+    lines[#lines + 1] = ("%s %s %d %d"):format(name, kind == "" and "-" or kind, node.sums.n, node.count)
   end)
   return table.concat(lines, "\n"), root
 end
@@ -41,4 +42,38 @@ tap.is((shown{{"", "Linear", 3}, {"", "view", 1}, {"x", "X", 1}}), ". Linear 4 1
   "the network itself, of which there may be several rows")
 tap.is((shown{{"a", "A", 3}, {"a.b", "B", 1}}), "a A 4 1\n  b B 1 1", "a layer that has layers, too")
 tap.is((shown{}), "", "nothing")
+
+-- ---- siblings that repeat in turns
+
+-- The lines of a list of layers: kinds is a text "Conv ReLU ..."; a layer's number is its place
+local function sequence(kinds, prefix)
+  local rows = {}
+  for kind in kinds:gmatch "%S+" do rows[#rows + 1] = {(prefix or "") .. #rows, kind, #rows} end
+  return (shown(rows))
+end
+
+tap.is(sequence "Conv ReLU Conv ReLU Conv ReLU", "0-5 x 3 (Conv, ReLU) 15 3", "two in turns are one line, with the sum of all")
+tap.is(sequence("Conv Norm ReLU Conv Norm ReLU", "net."), "net.0-5 x 2 (Conv, Norm, ReLU) 15 2", "three in turns")
+tap.is(sequence "Pool Conv ReLU Conv ReLU Pool", "0 Pool 0 1\n1-4 x 2 (Conv, ReLU) 10 2\n5 Pool 5 1", "between others")
+tap.is(sequence "First ReLU Conv ReLU Conv ReLU Pool", "0 First 0 1\n1 ReLU 1 1\n2-5 x 2 (Conv, ReLU) 14 2\n6 Pool 6 1",
+  "a turn ends where the repetition ends")
+tap.is(sequence "Conv ReLU Conv Norm", "0 Conv 0 1\n1 ReLU 1 1\n2 Conv 2 1\n3 Norm 3 1", "a turn and a half are none")
+tap.is(sequence "A A A A A", "0-4 x 5 A 10 5", "the shortest turn")
+tap.is(sequence "A A B A A B", "0-5 x 2 (A, A, B) 15 2", "and what covers most")
+tap.is((shown{{"0", "Conv", 1}, {"1", "ReLU", 1}, {"3", "Conv", 1}, {"4", "ReLU", 1}}), "0 Conv 1 1\n1 ReLU 1 1\n3 Conv 1 1\n4 ReLU 1 1",
+  "numbers with a gap are no turn")
+
+local turns = {}
+for i = 0, 5 do
+  turns[#turns + 1] = {("h.%d.attn"):format(i), i % 2 == 0 and "Window" or "Full", 1}
+  turns[#turns + 1] = {("h.%d.mlp.0"):format(i), "Linear", 10}
+  turns[#turns + 1] = {("h.%d.mlp.1"):format(i), "ReLU", 100}
+  turns[#turns + 1] = {("h.%d.mlp.2"):format(i), "Linear", 10}
+  turns[#turns + 1] = {("h.%d.mlp.3"):format(i), "ReLU", 100}
+end
+tap.is((shown(turns)), table.concat({"h.0-5 x 3 - 1326 3", "  0, 2 .. 4 x 3 - 663 3", "    attn Window 3 3", "    mlp.0-3 x 2 (Linear, ReLU) 660 6",
+  "  1, 3 .. 5 x 3 - 663 3", "    attn Full 3 3", "    mlp.0-3 x 2 (Linear, ReLU) 660 6"}, "\n"), "blocks in turns show what is in them")
+tap.is((shown(turns, 1)), "h.0-5 x 3 - 1326 3", "to a depth")
+local _, found = shown{{"0", "Conv", 1}, {"1", "ReLU", 2}, {"2", "Conv", 4}, {"3", "ReLU", 8}}
+tap.is(table.concat(tree.texts(found.children[1], function(row) return row.path end), " "), "0 1", "the texts of one turn")
 tap.done()

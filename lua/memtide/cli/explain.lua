@@ -47,15 +47,33 @@ local function tree_of(rows)
   end)
 end
 
+local function kind_of(block) return block.layer.kind end
+
+-- What text(layer) says of the layers of a node, each text once
+local function said(node, text)
+  local out, seen = {}, {[""] = true}
+  for _, one in ipairs(tree.texts(node, function(block) return text(block.layer) end)) do
+    if not seen[one] then out[#out + 1], seen[one] = one, true end
+  end
+  return table.concat(out, ", ")
+end
+
+-- "*", " frozen"; of layers that repeat in turns with the kind for which it holds
+local function mark(node)
+  return said(node, function(layer)
+    local text = (layer.counted and "*" or "") .. (layer.frozen > 0 and " frozen" or "")
+    return text ~= "" and node.pattern and text .. " " .. layer.kind or text
+  end)
+end
+
 local function print_layers(out, rows, depth)
   local lines = {{"layer", "kind", "output", "parameters", "bytes", "output bytes", "MiB", "MB", "% par", "% out", ""}}
   local root = tree_of(rows)
   tree.each(root, depth, function(node, name)
-    local sums, row = node.sums, node.row and node.row.layer
+    local sums = node.sums
     local bytes, mib, mb = units(sums.outputs)
-    local mark = row and (row.counted and "*" or "") .. (row.frozen > 0 and " frozen" or "") or ""
-    lines[#lines + 1] = {name, row and row.kind or "", row and shape_text(row.shape) or "", sums.parameters, sums.bytes, bytes,
-      mib, mb, percent(sums.parameters, root.sums.parameters), percent(sums.outputs, root.sums.outputs), mark}
+    lines[#lines + 1] = {name, tree.kind(node, kind_of), said(node, function(layer) return shape_text(layer.shape) end),
+      sums.parameters, sums.bytes, bytes, mib, mb, percent(sums.parameters, root.sums.parameters), percent(sums.outputs, root.sums.outputs), mark(node)}
   end)
   for _, line in ipairs(report.columns(lines, {true, true, true, [11] = true})) do out(line) end
 end

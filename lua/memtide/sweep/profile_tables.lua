@@ -61,7 +61,7 @@ function tables.layer_lines(rows, found, roof, depth)
   local lines = {{"layer", "kind", "ms", "%", "forward", "backward", "update", "GFLOP/s", "GB/s", "% of roof"}, left = {true, true}}
   tree.each(tree.build(rows, numbers), depth, function(node, name)
     local sums = profile.rates(node.sums, roof)
-    lines[#lines + 1] = {name, node.row and node.row.kind or "", ms(sums.seconds), part(sums.seconds, found.ops_seconds),
+    lines[#lines + 1] = {name, tree.kind(node, function(row) return row.kind end), ms(sums.seconds), part(sums.seconds, found.ops_seconds),
       ms(sums.forward_seconds), ms(sums.backward_seconds), ms(sums.update_seconds), giga(sums.flops_per_s),
       giga(sums.bytes_per_s), percent(sums.roof_share)}
   end)
