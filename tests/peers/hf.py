@@ -88,7 +88,7 @@ def row(architecture, kind, small, apart, args):
             return [architecture, "no: " + said.split("config.json: ")[-1]] + [""] * 6
         count, here = parameters(architecture, config), int(re.search(r"(\d+) parameters", said).group(1))
         return [architecture, "yes, %.1f s" % seconds,
-                "%d" % here if here == count else "**%d**, not %d" % (here, count), *apart.get(small, [""] * 3),
+                f"{here:,}" if here == count else "**%d**, not %d" % (here, count), *apart.get(small, [""] * 3),
                 peak(script, args), peak(script, args, "framework=pytorch")]
 
 
@@ -98,8 +98,9 @@ def main():
     parser.add_argument("--only", help="architectures")
     args = parser.parse_args()
     apart = differences(args)
-    print("| architecture | imported | parameters | logits | loss | gradients | peak here | in PyTorch |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| architecture | imported | parameters | logits apart | loss apart | gradients apart | memtide's peak | "
+          "PyTorch's peak, predicted |")
+    print("| :-- | :-- | --: | --: | --: | --: | --: | --: |")
     for architecture, kind, small in MODELS:
         if not args.only or architecture in args.only.split(","):
             print("| " + " | ".join(row(architecture, kind, small, apart, args)) + " |", flush=True)

@@ -108,6 +108,10 @@ def imported(name, count, args, folder):
         time.time() - start
 
 
+def grouped(value):
+    return f"{value:,}" if isinstance(value, int) else value
+
+
 def predicted(path, args, *settings):
     """The row of one cell"""
     command = [args.memtide, "predict", path, "-q", "--json", "--set", f"batch={BATCH}", "--set", "precision=fp32"]
@@ -132,7 +136,7 @@ def case_of(name):
     one = entry(name)
     loss = nn.CrossEntropyLoss() if one.classes else nn.MSELoss()
     return SimpleNamespace(
-        name=name, module=lambda: made(name), inputs=lambda: [(shape, False) for shape in one.inputs], batch=BATCH,
+        name=name, module=lambda: made(name), inputs=lambda: [(shape, torch.float32) for shape in one.inputs], batch=BATCH,
         precision="fp32", accumulate=1, mode="train", pytorch={}, settings={},
         optimizer=SimpleNamespace(kind="SGD", options={"lr": 0.01, "momentum": 0.9}),
         of_classes=lambda: one.classes, criteria=lambda: [(1, loss)] * one.outputs)
@@ -192,9 +196,9 @@ def main():
             ours, (there, theirs, what) = predicted(path, args), compared(name, path, args)
             counts["peaks equal"] += there is not None and there == theirs
             counts["every event"] += what == "every event"
-            told = str(count) if count == expected else f"{count}, expected {expected}"
-            peak = ours.get("predicted_peak_bytes", ours.get("reason"))
-            print(f"| {name} | {told} | {loss or ''} | {gradients or ''} | {peak} | {theirs} | {there} | {what} | {seconds:.0f} |",
+            told = grouped(count) if count == expected else f"{count}, expected {expected}"
+            peaks = [grouped(peak) for peak in (ours.get("predicted_peak_bytes", ours.get("reason")), theirs, there)]
+            print(f"| {name} | {told} | {loss or ''} | {gradients or ''} | {' | '.join(map(str, peaks))} | {what} | {seconds:.0f} |",
                   flush=True)
     print(f"\n{len(names)} models: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
 
