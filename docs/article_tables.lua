@@ -5,12 +5,11 @@ local cell = require "memtide.net.cell"
 local claims = require "memtide.sweep.claims"
 local columns = require "memtide.results.columns"
 local csv = require "memtide.results.csv"
-local report = require "memtide.results.report"
 local row = require "memtide.sweep.row"
 local rows = require "memtide.picture.rows"
-local scripts = require "memtide.sweep.script"
 local samples = require "memtide.results.samples"
-local nn = mt.nn
+local common = dofile "docs/tables.lua"
+local nn, grouped, percent, put, script = mt.nn, common.grouped, common.percent, common.put, common.script
 
 local RESULTS = "experiments/results/"
 local MEMTIDE, PYTORCH, LISTINGS = RESULTS .. "article-cpu.csv", RESULTS .. "article-pytorch-cpu.csv", RESULTS .. "article-listings-pytorch.csv"
@@ -19,19 +18,7 @@ local BASE, WRAPPED = "baseline, batch 64", "checkpoint of both convolutions, as
 
 -- ---- what the tables are made of
 
-local function grouped(n)
-  local text = ("%d"):format(n):reverse():gsub("(%d%d%d)", "%1,"):reverse()
-  return (text:gsub("^,", ""))
-end
-
-local function percent(value, base) return ("%+.0f %%"):format(100 * (value / base - 1)):gsub("^[+-]0 %%$", "0 %%") end
 local function ratio(a, b) return a and b and ("%.3f"):format(a / b) or "" end
-
--- lines: the head first. Columns of numbers are those from the second on.
-local function put(lines, words)
-  words = words or {true}
-  report.print_markdown(lines, words)
-end
 
 -- A file of results: its points by case, in the order of `cases` if the script is given; and the sentence that says where and
 -- when it was measured.
@@ -60,25 +47,9 @@ local function time_text(time)
   return ("%.1f [%.1f, %.1f]"):format(time.median, time.low, time.high)
 end
 
-local function script(name) return scripts.load_experiment(("experiments/%s.lua"):format(name), {}) end
-
--- The predicted rows of a script, in their order and by case. set: settings {name = value}; where(values): which cells; nil: all
-local function predicted(name, set, where)
-  local experiment, out = script(name), {}
-  for key, value in pairs(set or {}) do experiment:set(key, {value}) end
-  for _, one in ipairs(experiment:cells()) do
-    if not where or where(one.values) then
-      local found = row.predicted(cell.compile(cell.build(one)))
-      found.case = one.values.case or one.name
-      out[#out + 1], out[found.case] = found, found
-    end
-  end
-  return out
-end
-
 -- PyTorch's rows of pytorch.lua; options: "", or "use_reentrant=true" of checkpoints
 local function of_pytorch(options)
-  return predicted("pytorch", nil, function(v) return v.framework == "pytorch" and v.pytorch == options end)
+  return common.predicted(script "pytorch", nil, function(v) return v.framework == "pytorch" and v.pytorch == options end)
 end
 
 local function print_verdicts(verdicts) put(claims.lines(verdicts), {true, true, true, true, true}) end
@@ -92,7 +63,7 @@ function tables.techniques()
   local points, where = measured(MEMTIDE)
   local base = points[BASE]
   local lines = {{"case", "peak bytes", "MiB", "memory", "step, ms", "time"}}
-  for _, case in ipairs(predicted "article") do
+  for _, case in ipairs(common.predicted(script "article")) do
     local point = points[case.case]
     if point then
       local same = point == base
@@ -151,7 +122,7 @@ end
 function tables.vgg16()
   local lines = {{"step of", "batch", "peak bytes", "weights", "gradients", "optimizer", "activations", "their gradients", "both over activations"}}
   for _, framework in ipairs{"memtide", "pytorch"} do
-    for _, found in ipairs(predicted("vgg16_memory", {framework = framework, precision = "fp32", checkpoint = "none"})) do
+    for _, found in ipairs(common.predicted(script "vgg16_memory", {framework = framework, precision = "fp32", checkpoint = "none"})) do
       lines[#lines + 1] = {framework == "pytorch" and "PyTorch" or framework, tostring(found.batch), grouped(found.predicted_peak_bytes),
         grouped(found.weights_bytes), grouped(found.gradients_bytes), grouped(found.optimizer_bytes),
         grouped(found.activations_bytes), grouped(found.activation_gradients_bytes),
@@ -182,7 +153,7 @@ function tables.frontier()
   local points, where = measured(FRONTIER)
   local lines, full, before, broken = {{"case", "peak bytes", "memory", "step, ms", "time", "quicker than"}}, nil, nil, 0
   local unknown = 0 -- rows without an interval
-  for _, case in ipairs(predicted "checkpoint_frontier") do
+  for _, case in ipairs(common.predicted(script "checkpoint_frontier")) do
     local point = points[case.case]
     if point then
       local network, budget = case.case:match "^(.*), (%d+ %%)$"
@@ -254,7 +225,7 @@ local function mib(bytes) return ("%.2f MiB"):format(bytes / 1048576) end
 
 -- What the articles print, and what their listing gives
 function tables.listings()
-  local found, ours = said_by_pytorch(), predicted "article"
+  local found, ours = said_by_pytorch(), common.predicted(script "article")
   local pytorch = of_pytorch ""
   local theirs, small_batch = pytorch[BASE], pytorch["batch 32"]
   local conv = function(inner, outer) return {nn.Conv2d(3, inner, 3), nn.ReLU(), nn.Conv2d(inner, outer, 3), nn.ReLU(), nn.Flatten()} end
@@ -295,6 +266,4 @@ function tables.losses()
   put(lines)
 end
 
-local name = ...
-if not tables[name] then error(("expected a table's name, found %s"):format(name), 0) end
-tables[name]()
+common.run(tables, ...)

@@ -1,0 +1,79 @@
+-- The predicted tables of docs/memory.md, in Markdown: memtide docs/memory_tables.lua TABLE
+local mt = require "memtide"
+local common = dofile "docs/tables.lua"
+local nn, grouped, put, script = mt.nn, common.grouped, common.put, common.script
+
+local tables = {}
+
+local function peak(row) return grouped(row.predicted_peak_bytes) end
+
+-- What GoogLeNet's two further heads need: 224 x 224, batch 32, SGD
+function tables.heads()
+  local ce = nn.CrossEntropyLoss()
+  local lines, checkpoints = {{"`checkpoint`"}, {"with heads, MiB"}, {"without"}}, {"none", "all", "sqrt", "selective"}
+  for i, checkpoint in ipairs(checkpoints) do
+    lines[1][i + 1] = ("`%s`"):format(checkpoint)
+    for k, heads in ipairs{true, false} do
+      local found = common.predicted(mt.experiment{name = "googlenet", input = {3, 224, 224}, classes = 1000, batch = 32,
+        model = mt.models.GoogLeNet{aux_logits = heads}, loss = heads and ce + 0.3 * ce + 0.3 * ce or ce,
+        optimizer = mt.optim.SGD{lr = 0.01}, checkpoint = checkpoint})
+      lines[k + 1][i + 1] = ("%.1f"):format(found[1].predicted_peak_bytes / 2 ^ 20)
+    end
+  end
+  put(lines)
+end
+
+-- A sequence of layers with each convolution and ReLU that a pooling reads in a checkpoint. Where the setting marks none, that
+-- changes nothing but one thing: no ReLU is one op with its pooling, which is in another checkpoint.
+local function apart(model)
+  local layers = {}
+  for _, layer in ipairs(model) do
+    if layer.kind == "MaxPool2d" then
+      local relu, conv = table.remove(layers), table.remove(layers)
+      layers[#layers + 1] = nn.Checkpoint(nn.Sequential{conv, relu})
+    end
+    layers[#layers + 1] = layer
+  end
+  return nn.Sequential(layers)
+end
+
+-- What the ops that a ReLU and its pooling are save: VGG16
+function tables.pooling()
+  local lines = {{"VGG16, 224 × 224, batch 64, SGD", "ReLU and pooling apart", "as one"}}
+  for _, precision in ipairs{"fp32", "amp_bf16"} do
+    local set, other = {batch = 64, precision = precision, checkpoint = "none"}, script "vgg16_memory"
+    other.base.model = apart(other.base.model)
+    lines[#lines + 1] = {("`%s`"):format(precision), peak(common.predicted(other, set)[1]), peak(common.predicted(script "vgg16_memory", set)[1])}
+  end
+  put(lines)
+end
+
+-- Fewer heads of keys and values
+function tables.kv_heads()
+  local words = {[32] = "32 heads of keys, as of queries", [8] = "8, as published", [1] = "1"}
+  local lines = {{"Llama-3-8B, `amp_bf16`, AdamW, batch 1, 8,192 steps", "peak", "activations at the peak", "peak, `checkpoint = selective`"}}
+  for _, heads in ipairs{32, 8, 1} do
+    local found = common.predicted(script "llama", {size = "Llama-3-8B", batch = 1, seq = 8192, precision = "amp_bf16",
+      checkpoint = {"none", "selective"}, kv_heads = heads})
+    lines[#lines + 1] = {words[heads], peak(found[1]), grouped(found[1].activations_bytes), peak(found[2])}
+  end
+  put(lines)
+end
+
+-- What the states of optimizers need: GPT-2 small
+function tables.states()
+  local optimizers, lines = {"AdamW", "AdamW8bit", "SGD"}, {{""}, {"optimizer's states, 16 bytes of step count included"}}
+  local settings = {{8, "fp32"}, {8, "amp_bf16"}, {1, "amp_bf16"}}
+  for i, one in ipairs(settings) do lines[i + 2] = {("peak, batch %d, `%s`"):format(table.unpack(one))} end
+  for k, name in ipairs(optimizers) do
+    lines[1][k + 1] = ("`%s`"):format(name)
+    for i, one in ipairs(settings) do
+      local found = common.predicted(mt.experiment{name = "gpt2", model = mt.models.GPT(), input = {1024}, batch = one[1], precision = one[2],
+        loss = nn.CrossEntropyLoss(), optimizer = mt.optim[name]{lr = 1e-4}})
+      lines[2][k + 1], lines[i + 2][k + 1] = grouped(found[1].optimizer_bytes), peak(found[1])
+    end
+  end
+  put(lines)
+end
+
+common.run(tables, ...)
