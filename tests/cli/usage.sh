@@ -89,6 +89,8 @@ is "$(echo "$out" | wc -l)" $((lines - 11)) "which --depth cuts"
 memtide explain "$ROOT/experiments/vgg16_memory.lua" -q --set batch=1
 has "$out" "outputs that the table counts" "the table of VGG16 counts otherwise"
 has "$(echo "$out" | grep ^activations)" " 60348320 " "with poolings and the last output"
+is "$(echo "$out" | grep '^24-29 x 3' | tr -s ' ')" \
+    "24-29 x 3 (Conv2d, ReLU) (1, 512, 14, 14) 7079424 28317696 2408448 2.30 2.41 5.1 2.1 * Conv2d" "layers in turns are one line, with sums"
 memtide explain "$ROOT/experiments/vgg16_memory.lua" -q --set batch=1 --counting article
 has "$(echo "$out" | grep ^activations)" " 54222848 " "or as the article does"
 memtide explain x.lua --set batch=8
