@@ -8,7 +8,8 @@ Evidence.__index = Evidence
 local EVERY = 0.05       -- seconds between two looks at /proc, /sys and the GPU, because a look takes time too
 -- Involuntary context switches per second; more of them disturb a time. The kernel's own work makes up to 75 or so on a quiet machine of two
 -- processors, which costs no time that one could measure. A thread that shares its processor with a busy one is preempted after each of its
--- slices: with Linux's 250 ticks a second every 8 ms, 125 times a second, and takes twice the time.
+-- slices: with Linux's 250 ticks a second every 8 ms, 125 times a second, and takes twice the time. (With 100 ticks it would be
+-- 50 times, which is not told from quiet.)
 local PREEMPTED = 100
 local SLOWED = 0.8       -- part of the highest clock seen so far; a clock below it has dropped
 local TICK_MS = 10       -- of /proc/stat: USER_HZ is 100 on every Linux
