@@ -237,7 +237,7 @@ static void push_params(lua_State *L, const Network *n, const Layer *owner, bool
         bind_set_string(L, "name", p->name);
         push_aliases(L, n, i);
         bind_set_boolean(L, "trainable", p->trainable);
-        bind_set_integer(L, "elements", shape_elements(&p->shape));
+        bind_set_integer(L, "elements", param_elements(p));
         bind_push_shape(L, &p->shape);
         lua_setfield(L, -2, "shape");
         lua_rawseti(L, -2, ++k);

@@ -46,7 +46,8 @@ static Tensor *moved(Eager *g, const char *op, Size size, ScalarType type) {
 static void make_param(Loop *l, int i) {
     Eager *g = l->g;
     const Param *p = &g->net->params[i];
-    ScalarType type = p->dtype == DT_I32 ? T_LONG : l->precision->autocast || p->wide ? T_FLOAT : scalar_of(l->precision->weights);
+    const bool fp32 = l->precision->autocast || p->wide || p->derived;
+    ScalarType type = p->dtype != DT_F32 ? scalar_of(p->dtype) : fp32 ? T_FLOAT : scalar_of(l->precision->weights);
     eager_where(g, p->owner, NULL);
     Tensor *t = g->params[i] = moved(g, "aten::to", size_from(&p->shape), type);
     t->parameter = p->trainable && !p->buffer;

@@ -39,7 +39,7 @@ static void put_params(Line *line, const Network *n, const Layer *l) {
     int64_t own = 0;
     for (int i = 0; i < l->n_params; i++) {
         const Param *p = &n->params[l->param[i]];
-        if (p->owner == l && !p->buffer) own += shape_elements(&p->shape);
+        if (p->owner == l && !p->buffer) own += param_elements(p);
     }
     if (own) put_text(line, " %" PRId64, own);
     if (own && l->frozen) put_text(line, " frozen");

@@ -331,7 +331,7 @@ int network_param(Network *n, Layer *l, const char *name, Shape shape, double bo
 int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Err *e) {
     int64_t count;
     const Shape shape = like->shape;
-    int code = shape_count(&shape, &count, e);
+    int code = shape_count(like->quantized.format ? &like->quantized.shape : &shape, &count, e);
     if (code) return layer_blame(l, e, code);
     if (l->shares) return share_param(n, l, l->shares, name, like, e);
     if (l->tied && l->n_params == 0) return share_param(n, l, l->tied, name, like, e);
@@ -349,6 +349,8 @@ int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Er
     p->trainable = !l->frozen && !p->buffer;
     p->wide = l->wide;
     p->owner = l;
+    p->number = n->n_drawn;
+    if (!p->derived) n->n_drawn++;
     if (!names_add(&n->names, n->n_params, network_param_name, n)) return no_room_for_params(e);
     if (!p->buffer) n->elements += count;
     return reads_param(l, n->n_params++, e);
@@ -469,8 +471,12 @@ int64_t network_parameters(const Network *n) { return n->elements; }
 int64_t network_frozen(const Network *n) {
     int64_t sum = 0;
     for (int i = 0; i < n->n_params; i++)
-        if (!n->params[i].trainable && !n->params[i].buffer) sum += shape_elements(&n->params[i].shape);
+        if (!n->params[i].trainable && !n->params[i].buffer) sum += param_elements(&n->params[i]);
     return sum;
+}
+
+int64_t param_elements(const Param *p) {
+    return shape_elements(p->quantized.format ? &p->quantized.shape : &p->shape);
 }
 
 int network_find_param(const Network *n, const char *name) {

@@ -72,6 +72,10 @@ typedef struct Layer {
 
 typedef enum Init { INIT_UNIFORM, INIT_CONSTANT, INIT_NORMAL } Init;
 
+/* NONE: no codes. shape: the weight's, (O, I), that the codes stand for; nested: absmax is of codes, too */
+typedef enum QuantFormat { QUANT_NONE, QUANT_NF4, QUANT_FP4, QUANT_INT8 } QuantFormat;
+typedef struct Quantization { QuantFormat format; bool nested; Shape shape; } Quantization;
+
 /* A parameter, or a buffer of a layer (PyTorch's register_buffer): kept like a parameter, but no gradient changes it.
  * It starts uniform in [-bound, bound] (PyTorch's kaiming_uniform with a = sqrt(5) means bound = 1/sqrt(fan_in)), with
  * all elements `bound`, or normal with mean 0 and standard deviation `bound`. */
@@ -90,6 +94,9 @@ typedef struct Param {
     int64_t order[3];      /* (C, H, W) if its columns follow the features of a flattened channels-last image; or zeros */
     bool trainable;        /* false: frozen, no gradient and no optimizer state */
     bool wide;             /* fp32 in every precision */
+    Quantization quantized; /* how a weight is stored as codes, which `bound` and `init` draw before it becomes codes */
+    bool derived;          /* a part of the quantised weight that was declared last: made with it */
+    int number;            /* by which it is drawn: it counts the parameters before it, but not what is derived */
     const Layer *owner;    /* the first layer that uses it, whose name it has */
 } Param;
 
@@ -116,7 +123,7 @@ typedef struct Network {
     int64_t targets;       /* labels or numbers per sample; 0: there is no loss */
     int class_dim;         /* the output's dimension that has the classes, where targets are labels; else 0 */
     Param *params;         /* parameters and buffers, in PyTorch's order */
-    int n_params, cap_params;
+    int n_params, cap_params, n_drawn; /* n_drawn: see Param.number */
     ParamAlias *aliases;
     int n_aliases, cap_aliases;
     Names names, alias_names; /* of params and of aliases */
@@ -149,6 +156,8 @@ int network_new(Layer *root, Layer *const *losses, int n, const Input *inputs, i
 void network_free(Network *n);
 /* The number of elements of all parameters; of those that are not trained. Buffers do not count. */
 int64_t network_parameters(const Network *n);
+/* How many numbers a parameter stands for: of codes, those of the weight. */
+int64_t param_elements(const Param *p);
 int64_t network_frozen(const Network *n);
 /* The output's shape, and the layer that decides how many rows a batch becomes: for messages about targets. */
 void network_output_text(const Network *n, char *text, size_t room);

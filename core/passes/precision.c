@@ -130,7 +130,7 @@ static void set_epsilons(Program *p) {
 static void allow_tf32(Program *p) {
     for (int i = 0; i < p->n_ops; i++) {
         if (p->ops[i].kind == OP_conv2d || p->ops[i].kind == OP_conv_transpose) p->ops[i].attr.conv.tf32 = 1;
-        if (p->ops[i].kind == OP_linear) p->ops[i].attr.linear.tf32 = 1;
+        if (p->ops[i].kind == OP_linear || p->ops[i].kind == OP_linear_q) p->ops[i].attr.linear.tf32 = 1;
         if (p->ops[i].kind == OP_einsum) p->ops[i].attr.einsum.tf32 = 1;
     }
 }

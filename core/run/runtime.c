@@ -45,7 +45,7 @@ static int slot_of(Runtime *r, const Buf *buf) {
 }
 
 /* Tells the slots of a program's parameters, and of their masters, which parameters they are: those of the first network
- * that has them. before: the number of parameters of the networks before the program's. Whole numbers are not drawn, so
+ * that has them. before: how many parameters the networks before the program's draw. Whole numbers are not drawn, so
  * they need no parameter. */
 static void link_params(Runtime *r, const Loaded *l, int before) {
     for (int i = 0; i < l->p->n_params; i++) {
@@ -55,7 +55,7 @@ static void link_params(Runtime *r, const Loaded *l, int before) {
         const int number = weight->param ? -1 : network_find_param(l->net, weight->buf->name);
         if (number >= 0) {
             weight->param = &l->net->params[number];
-            weight->number = before + number;
+            weight->number = before + l->net->params[number].number;
         }
         if (of->master == NO_BUF) continue;
         Slot *master = &r->slots[weight->master = l->slot[of->master]];
@@ -96,7 +96,7 @@ static int load_host(Runtime *r, Loaded *l, Err *e) {
     return OK;
 }
 
-static int load(Runtime *r, Loaded *l, const Job *job, int params_before, Err *e) {
+static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e) {
     const Program *p = job->program;
     size_t n = (size_t)p->n_bufs, ops = (size_t)p->n_ops;
     assert(!p->failed && p->micro_batches >= 1 && p->body_end <= p->n_ops);
@@ -131,7 +131,7 @@ static int load(Runtime *r, Loaded *l, const Job *job, int params_before, Err *e
                        buf->name, dtype_name(first->dtype), shape_text(&first->shape, one), dtype_name(buf->dtype),
                        shape_text(&buf->shape, two));
     }
-    link_params(r, l, params_before);
+    link_params(r, l, drawn_before);
     index_events(l, false, l->start_at, l->start);
     index_events(l, true, l->end_at, l->end);
     return r->device->table->dry ? OK : load_host(r, l, e);
@@ -153,14 +153,14 @@ static int open_memory(Runtime *r, AllocKind kind, Err *e) {
 }
 
 static int open_all(Runtime *r, AllocKind kind, const Job *jobs, int n_jobs, Err *e) {
-    int code = OK, slots = 0, params = 0;
+    int code = OK, slots = 0, drawn = 0;
     for (int i = 0; i < n_jobs; i++) slots += jobs[i].program->n_bufs;
     r->slots = mem_new((size_t)slots * sizeof *r->slots);
     r->loaded = mem_new((size_t)n_jobs * sizeof *r->loaded);
     if (!r->slots || !r->loaded) return no_memory(e);
     r->n_loaded = n_jobs;
-    for (int i = 0; i < n_jobs && !code; params += jobs[i++].net->n_params)
-        code = load(r, &r->loaded[i], &jobs[i], params, e);
+    for (int i = 0; i < n_jobs && !code; drawn += jobs[i++].net->n_drawn)
+        code = load(r, &r->loaded[i], &jobs[i], drawn, e);
     if (!code) code = open_memory(r, kind, e);
     if (!code && !r->device->table->dry) code = runtime_first_values(r, e);
     return code;

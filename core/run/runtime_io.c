@@ -1,11 +1,20 @@
 /* Values between host and device: first values, feeding, reading and writing. */
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "quantize.h"
 #include "runtime_private.h"
 
 static int no_memory(Err *e) { return err_set(e, ERR_HOST_MEMORY, "out of host memory for a tensor's values"); }
+
+/* The persistent buffer's; NULL: there is none of that name. */
+static const Slot *named_slot(const Runtime *r, const char *name) {
+    for (int i = 0; i < r->n_slots; i++)
+        if (!strcmp(r->slots[i].buf->name, name)) return &r->slots[i];
+    return NULL;
+}
 
 /* Packs fp32 (or int32) values in PyTorch's order and uploads them to `data`. */
 static int put_values(Runtime *r, const Buf *b, void *data, const void *values, Err *e) {
@@ -27,10 +36,9 @@ static void draw_four(const Param *param, Philox x, float *four) {
     }
 }
 
-/* The n first values of the parameter with that number; a weight and its fp32 master get the same. */
-static void draw(const Param *param, int number, uint64_t seed, float *values, int64_t n) {
+/* The n first values of the parameter with that number, in rows of `row`; a weight and its fp32 master get the same. */
+static void draw(const Param *param, int number, uint64_t seed, float *values, int64_t n, int64_t row) {
     float four[4];
-    int64_t row = n / param->shape.dim[0];
     for (int64_t i = 0; i < n; i += 4) {
         draw_four(param, philox(seed, RNG_INIT, (uint32_t)number, 0, (uint64_t)(i / 4)), four);
         memcpy(&values[i], four, (size_t)min_i64(4, n - i) * sizeof *four);
@@ -38,12 +46,62 @@ static void draw(const Param *param, int number, uint64_t seed, float *values, i
     if (param->zero_row) memset(&values[(param->zero_row - 1) * row], 0, (size_t)row * sizeof *values);
 }
 
+/* ---- weights of codes: the slots that follow that of the codes hold what was derived with them */
+
+/* The slots of a quantised weight's parts, by QuantPart; NULL: it has no such part. */
+static void parts_of(const Runtime *r, const Slot *codes, const Slot *part[QUANT_PARTS]) {
+    static const char *const names[QUANT_PARTS] = {"", ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map",
+                                                   ".nested_offset"};
+    const char *name = codes->buf->name;
+    char text[BUF_NAME];
+    for (int k = 0; k < QUANT_PARTS; k++) {
+        snprintf(text, sizeof text, "%s%s", name, names[k]);
+        if (k == QUANT_ABSMAX && codes->param->quantized.format == QUANT_INT8)
+            snprintf(text, sizeof text, "%.*sSCB", (int)(strlen(name) - strlen("weight")), name);
+        part[k] = named_slot(r, text);
+    }
+}
+
+static int put_parts(Runtime *r, const Slot *const part[QUANT_PARTS], void *const bytes[QUANT_PARTS], Err *e) {
+    int code = OK;
+    for (int k = 0; k < QUANT_PARTS && !code; k++)
+        if (part[k]) code = r->device->table->upload(r->device, part[k]->block.data, bytes[k], part[k]->buf->bytes, e);
+    return code;
+}
+
+/* Turns the weight's values into codes, in place, and uploads them with all that belongs to them. */
+static int put_quantized(Runtime *r, const Slot *codes, float *values, Err *e) {
+    const Slot *part[QUANT_PARTS];
+    void *bytes[QUANT_PARTS] = {NULL};
+    bool room = true;
+    parts_of(r, codes, part);
+    for (int k = 0; k < QUANT_PARTS; k++)
+        if (part[k]) room &= (bytes[k] = mem_new(part[k]->buf->bytes)) != NULL;
+    room = room && quantize(&codes->param->quantized, values, bytes);
+    const int code = room ? put_parts(r, part, bytes, e) : no_memory(e);
+    for (int k = 0; k < QUANT_PARTS; k++) mem_free(bytes[k]);
+    return code;
+}
+
+static int first_codes(Runtime *r, const Slot *s, Err *e) {
+    const Shape *shape = &s->param->quantized.shape;
+    const int64_t n = shape_elements(shape);
+    float *values = mem_new((size_t)n * sizeof *values);
+    if (!values) return no_memory(e);
+    draw(s->param, s->number, r->seed, values, n, n / shape->dim[0]);
+    const int code = put_quantized(r, s, values, e);
+    mem_free(values);
+    return code;
+}
+
 static int first_value(Runtime *r, const Slot *s, Err *e) {
     const Buf *b = s->buf;
+    if (s->param && s->param->derived) return OK; /* the codes bring it */
+    if (s->param && s->param->quantized.format) return first_codes(r, s, e);
     int64_t n = shape_elements(&b->shape);
     float *values = mem_new((size_t)n * sizeof *values);
     if (!values) return no_memory(e);
-    if (s->param) draw(s->param, s->number, r->seed, values, n);
+    if (s->param) draw(s->param, s->number, r->seed, values, n, n / s->param->shape.dim[0]);
     for (int64_t i = 0; i < n && !s->param && b->first != 0.0f; i++) values[i] = b->first;
     if (b->constant) memcpy(values, b->constant, (size_t)n * CONSTANT_BYTES);
     int code = put_values(r, b, s->block.data, values, e);
@@ -172,9 +230,7 @@ static const Slot *find_slot(const Runtime *r, const char *name) {
         param = network_find_param(net, name);
         if (param >= 0) name = net->params[param].name;
     }
-    for (int i = 0; i < r->n_slots; i++)
-        if (!strcmp(r->slots[i].buf->name, name)) return &r->slots[i];
-    return NULL;
+    return named_slot(r, name);
 }
 
 static const Kept *find_kept(const Loaded *l, const char *name) {

@@ -1,6 +1,7 @@
 /* Convolutions, linear layers, and their gradients. */
 #include <string.h>
 
+#include "math/quantized.h"
 #include "program/rule.h"
 
 /* x (N, C, H, W), w (O, C / groups, KH, KW), y (N, O, OH, OW), also with L or K in place of the last two dimensions */
@@ -144,6 +145,59 @@ static void linear_show(const Attr *a, Line *l) {
 const OpRule rule_linear = {linear_forward_fits, linear_flops, linear_gradient, linear_show};
 const OpRule rule_linear_dx = {linear_dx_fits, linear_dx_flops, NULL, linear_show};
 const OpRule rule_linear_dw = {linear_dw_fits, linear_dw_flops, NULL, linear_show};
+
+/* ---- linear layers over quantised weights, which get no gradient */
+
+static int64_t elements(const Buf *b) { return b ? shape_elements(&b->shape) : 0; }
+
+/* Do the codes and what belongs to them fit a weight (O, I)? */
+static bool quantized_fits(const Buf *const in[OP_IN], int64_t rows, int64_t columns) {
+    const Buf *w = in[1], *absmax = in[2], *map = in[3], *nested = in[4], *nested_map = in[5], *offset = in[6];
+    const int64_t n = rows * columns, blocks = quant4_blocks(n);
+    if (w->dtype != DT_U8 || absmax->dtype != (nested ? DT_U8 : DT_F32)) return false;
+    if (!map) return !nested && !nested_map && !offset && elements(w) == n && elements(absmax) == rows;
+    return elements(w) == quant4_bytes(n) && elements(absmax) == blocks && elements(map) == QUANT_MAP &&
+           elements(nested) == (nested ? quant4_nested(blocks) : 0) &&
+           elements(nested_map) == (nested ? QUANT_NESTED_MAP : 0) && elements(offset) == (nested ? 1 : 0);
+}
+
+static bool linear_q_whole_fits(const Buf *const in[OP_IN], const Buf *x, const Buf *y) {
+    const int last = x->shape.rank - 1;
+    Shape like = y->shape;
+    if (last < 1 || y->shape.rank != x->shape.rank || x->dtype != y->dtype || x->order[0]) return false;
+    like.dim[last] = x->shape.dim[last];
+    return shape_equal(&like, &x->shape) && quantized_fits(in, y->shape.dim[last], x->shape.dim[last]);
+}
+
+static bool linear_q_fits(const Operands *o) {
+    const Buf *b = o->linear_q.b;
+    return linear_q_whole_fits(o->in, o->linear_q.x, o->linear_q.y) &&
+           (!b || elements(b) == o->linear_q.y->shape.dim[o->linear_q.y->shape.rank - 1]);
+}
+
+static bool linear_q_dx_fits(const Operands *o) {
+    return linear_q_whole_fits(o->in, o->linear_q_dx.dx, o->linear_q_dx.dy);
+}
+
+/* Of the product alone: to make a weight from its code is an operation for each, and there are 2 N for each. */
+static double linear_q_flops(const Operands *o) {
+    return 2 * buf_elements(o->in[0]) * (double)o->out[0]->shape.dim[o->out[0]->shape.rank - 1];
+}
+
+static void linear_q_gradient(Gradients *g, const Op *forward, int dy) {
+    const Op f = *forward;
+    if (!gradient_wanted(g, f.linear_q.x)) return;
+    const int dx = gradient_buf(g, f.linear_q.x);
+    Op *op = gradient_op(g, OP_linear_q_dx, &f);
+    memcpy(op->in, f.in, sizeof op->in);
+    op->linear_q_dx.dy = dy;
+    op->in[op_info(OP_linear_q_dx)->n_in] = NO_BUF; /* the bias */
+    op->linear_q_dx.dx = dx;
+    gradient_add(g, &f, f.linear_q.x, dx);
+}
+
+const OpRule rule_linear_q = {linear_q_fits, linear_q_flops, linear_q_gradient, linear_show};
+const OpRule rule_linear_q_dx = {linear_q_dx_fits, linear_q_flops, NULL, linear_show};
 
 /* ---- the gradient of a bias alone */
 
