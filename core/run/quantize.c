@@ -72,9 +72,9 @@ static float largest(const float *x, int64_t n) {
     return most;
 }
 
-/* One block, in place: values become codes. bitsandbytes divides in a block that is not whole, and multiplies by the
+/* The codes of one block. bitsandbytes divides in a block that is not whole, and multiplies by the
  * reciprocal in the others. Returns absmax. */
-static float quantize_block(const Ladder *l, float *x, int64_t n, uint8_t *code) {
+static float quantize_block(const Ladder *l, const float *x, int64_t n, uint8_t *code) {
     const float tiny = 1e-38f, most = largest(x, n), scale = most < tiny ? tiny : most;
     for (int64_t i = 0; i < n; i++) {
         const float share = n < QUANT_BLOCK ? x[i] / scale : x[i] * (1.0f / scale);
@@ -83,7 +83,7 @@ static float quantize_block(const Ladder *l, float *x, int64_t n, uint8_t *code)
     return n < QUANT_BLOCK ? scale : most;
 }
 
-static void quantize_blocks(const Ladder *l, float *x, int64_t n, uint8_t *codes, float *absmax) {
+static void quantize_blocks(const Ladder *l, const float *x, int64_t n, uint8_t *codes, float *absmax) {
 #pragma omp parallel for schedule(static)
     for (int64_t b = 0; b < quant4_blocks(n); b++) {
         const int64_t first = b * QUANT_BLOCK, count = min_i64(QUANT_BLOCK, n - first);
@@ -136,15 +136,19 @@ static float torch_sum(const float *x, int64_t n) {
     return sum;
 }
 
-/* The nearest number of an ascending map; of two that are equally near the smaller one. */
-static uint8_t nearest_code(const float map[QUANT_NESTED_MAP], float x) {
-    int low = 0, high = QUANT_NESTED_MAP - 1;
-    while (high - low > 1) {
+/* The code of x, -1 <= x <= 1: of the number that is nearest to x's nearest neighbour among 65,536 even steps, which is how
+ * bitsandbytes' CPU function looks it up (its GPU's compares x itself, and differs in 4 of 1,000 codes by one). */
+static uint8_t nested_code(const float map[QUANT_NESTED_MAP], float x) {
+    const float steps = 65535.0f;
+    const int i = (int)fmaf((x + 1.0f) * 0.5f, steps, 0.5f);
+    const float step = (float)(2 * i) / steps - 1.0f;
+    int low = 0, high = QUANT_NESTED_MAP - 1; /* the code is the number of bounds below `step` */
+    while (low < high) {
         const int half = (low + high) / 2;
-        if (map[half] <= x) low = half;
+        if ((map[half] + map[half + 1]) * 0.5f < step) low = half + 1;
         else high = half;
     }
-    return (uint8_t)(fabsf(x - map[high]) < fabsf(x - map[low]) ? high : low);
+    return (uint8_t)low;
 }
 
 static void quantize_absmax(float *absmax, int64_t blocks, void *const part[QUANT_PARTS]) {
@@ -156,12 +160,13 @@ static void quantize_absmax(float *absmax, int64_t blocks, void *const part[QUAN
     for (int64_t k = 0; k < quant4_nested(blocks); k++) {
         const int64_t first = k * QUANT_NESTED, count = min_i64(QUANT_NESTED, blocks - first);
         nested[k] = largest(absmax + first, count);
-        const float scale = nested[k] > 0.0f ? 1.0f / nested[k] : 0.0f;
-        for (int64_t i = first; i < first + count; i++) codes[i] = nearest_code(map, absmax[i] * scale);
+        const float scale = 1.0f / nested[k];
+        for (int64_t i = first; i < first + count; i++)
+            codes[i] = nested[k] > 0.0f ? nested_code(map, fmaxf(-1.0f, fminf(1.0f, absmax[i] * scale))) : 0;
     }
 }
 
-static bool quantize_4bit(const Quantization *q, float *values, void *const part[QUANT_PARTS]) {
+static bool quantize_4bit(const Quantization *q, const float *values, void *const part[QUANT_PARTS]) {
     const int64_t n = shape_elements(&q->shape), blocks = quant4_blocks(n);
     quant_map(q->format, part[QUANT_QUANT_MAP]);
     const Ladder ladder = ladder_of(part[QUANT_QUANT_MAP]);
@@ -177,21 +182,28 @@ static bool quantize_4bit(const Quantization *q, float *values, void *const part
 
 /* ---- 8 bits: of weights that are rounded to fp16 first */
 
-static bool quantize_8bit(const Quantization *q, float *values, void *const part[QUANT_PARTS]) {
+static bool quantize_8bit(const Quantization *q, const float *values, void *const part[QUANT_PARTS]) {
     const int64_t rows = q->shape.dim[0], columns = q->shape.dim[1];
     float *scb = part[QUANT_ABSMAX];
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        float *x = values + r * columns;
+        const float *x = values + r * columns;
         int8_t *code = (int8_t *)part[QUANT_CODES] + r * columns;
-        for (int64_t i = 0; i < columns; i++) x[i] = f16_widen(f16_from_f32(x[i]));
-        scb[r] = largest(x, columns);
-        const float scale = scb[r] > 0.0f ? 127.0f / scb[r] : 0.0f;
-        for (int64_t i = 0; i < columns; i++) code[i] = (int8_t)nearbyintf(x[i] * scale);
+        scb[r] = f16_widen(f16_from_f32(largest(x, columns)));
+        const float scale = scb[r] > 0.0f ? 1.0f / scb[r] * 127.0f : 0.0f;
+        for (int64_t i = 0; i < columns; i++) code[i] = (int8_t)nearbyintf(f16_widen(f16_from_f32(x[i])) * scale);
     }
     return true;
 }
 
-bool quantize(const Quantization *q, float *values, void *const part[QUANT_PARTS]) {
+void dequantize(const Quantization *q, void *const part[QUANT_PARTS], float *values) {
+    const Quantized w = {part[QUANT_CODES], part[QUANT_ABSMAX], part[QUANT_QUANT_MAP], part[QUANT_NESTED_ABSMAX],
+                         part[QUANT_NESTED_QUANT_MAP], part[QUANT_NESTED_OFFSET], q->shape.dim[1]};
+    const int64_t n = shape_elements(&q->shape);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) values[i] = quantized_weight(&w, i);
+}
+
+bool quantize(const Quantization *q, const float *values, void *const part[QUANT_PARTS]) {
     return q->format == QUANT_INT8 ? quantize_8bit(q, values, part) : quantize_4bit(q, values, part);
 }

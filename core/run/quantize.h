@@ -15,8 +15,10 @@ typedef enum QuantPart {
 void quant_map(QuantFormat format, float map[16]);
 void quant_nested_map(float map[256]);
 
-/* Fills the parts that the format has, each of as many elements as the layer's parameter has; what overlaps nothing.
- * values: of q->shape, in PyTorch's order; they are overwritten. false: out of host memory. */
-bool quantize(const Quantization *q, float *values, void *const part[QUANT_PARTS]);
+/* Fills the parts that the format has, each of as many elements as the layer's parameter has. values: of q->shape, in
+ * PyTorch's order. false: out of host memory. */
+bool quantize(const Quantization *q, const float *values, void *const part[QUANT_PARTS]);
+/* The values that the parts stand for, in fp32. */
+void dequantize(const Quantization *q, void *const part[QUANT_PARTS], float *values);
 
 #endif

@@ -62,24 +62,45 @@ static void parts_of(const Runtime *r, const Slot *codes, const Slot *part[QUANT
     }
 }
 
-static int put_parts(Runtime *r, const Slot *const part[QUANT_PARTS], void *const bytes[QUANT_PARTS], Err *e) {
-    int code = OK;
+static bool is_quantized(const Slot *s) { return s && s->param && s->param->quantized.format != QUANT_NONE; }
+
+/* Room for the bytes of all parts; false: out of host memory. free_parts is right after either. */
+static bool room_for_parts(const Slot *const part[QUANT_PARTS], void *bytes[QUANT_PARTS]) {
+    bool room = true;
+    for (int k = 0; k < QUANT_PARTS; k++) {
+        bytes[k] = part[k] ? mem_new(part[k]->buf->bytes) : NULL;
+        room &= bytes[k] || !part[k];
+    }
+    return room;
+}
+
+static void free_parts(void *bytes[QUANT_PARTS]) {
+    for (int k = 0; k < QUANT_PARTS; k++) mem_free(bytes[k]);
+}
+
+/* Makes codes of the weight's values and uploads them with all that belongs to them. */
+static int put_quantized(Runtime *r, const Slot *codes, const float *values, Err *e) {
+    const Slot *part[QUANT_PARTS];
+    void *bytes[QUANT_PARTS];
+    parts_of(r, codes, part);
+    const bool room = room_for_parts(part, bytes) && quantize(&codes->param->quantized, values, bytes);
+    int code = room ? OK : no_memory(e);
     for (int k = 0; k < QUANT_PARTS && !code; k++)
         if (part[k]) code = r->device->table->upload(r->device, part[k]->block.data, bytes[k], part[k]->buf->bytes, e);
+    free_parts(bytes);
     return code;
 }
 
-/* Turns the weight's values into codes, in place, and uploads them with all that belongs to them. */
-static int put_quantized(Runtime *r, const Slot *codes, float *values, Err *e) {
+/* The values that the weight's codes stand for. */
+static int get_quantized(Runtime *r, const Slot *codes, float *values, Err *e) {
     const Slot *part[QUANT_PARTS];
-    void *bytes[QUANT_PARTS] = {NULL};
-    bool room = true;
+    void *bytes[QUANT_PARTS];
     parts_of(r, codes, part);
-    for (int k = 0; k < QUANT_PARTS; k++)
-        if (part[k]) room &= (bytes[k] = mem_new(part[k]->buf->bytes)) != NULL;
-    room = room && quantize(&codes->param->quantized, values, bytes);
-    const int code = room ? put_parts(r, part, bytes, e) : no_memory(e);
-    for (int k = 0; k < QUANT_PARTS; k++) mem_free(bytes[k]);
+    int code = room_for_parts(part, bytes) ? OK : no_memory(e);
+    for (int k = 0; k < QUANT_PARTS && !code; k++)
+        if (part[k]) code = r->device->table->download(r->device, bytes[k], part[k]->block.data, part[k]->buf->bytes, e);
+    if (!code) dequantize(&codes->param->quantized, bytes, values);
+    free_parts(bytes);
     return code;
 }
 
@@ -248,14 +269,15 @@ int runtime_shape(const Runtime *r, int which, const char *name, Shape *shape, E
     const Slot *s = find_slot(r, name);
     const Kept *k = s ? NULL : find_kept(&r->loaded[which], name);
     if (!s && !k) return not_there(name, e);
-    *shape = program_outer_shape(s ? s->buf : &r->loaded[which].p->bufs[k->buf]);
+    *shape = is_quantized(s) ? s->param->quantized.shape
+                             : program_outer_shape(s ? s->buf : &r->loaded[which].p->bufs[k->buf]);
     return OK;
 }
 
 DType runtime_type(const Runtime *r, int which, const char *name) {
     const Slot *s = find_slot(r, name);
     const Kept *k = s ? NULL : find_kept(&r->loaded[which], name);
-    return s ? s->buf->dtype : k ? r->loaded[which].p->bufs[k->buf].dtype : DT_F32;
+    return is_quantized(s) ? DT_F32 : s ? s->buf->dtype : k ? r->loaded[which].p->bufs[k->buf].dtype : DT_F32;
 }
 
 int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e) {
@@ -266,6 +288,7 @@ int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e)
         view_unpack(&r->loaded[which].p->bufs[k->buf], k->bytes, values);
         return OK;
     }
+    if (is_quantized(s)) return get_quantized(r, s, values, e);
     void *packed = mem_new(s->buf->bytes);
     if (!packed) return no_memory(e);
     int code = r->device->table->download(r->device, packed, s->block.data, s->buf->bytes, e);
@@ -277,6 +300,7 @@ int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e)
 int runtime_write(Runtime *r, const char *name, const float *values, Err *e) {
     const Slot *s = find_slot(r, name);
     if (!s) return not_there(name, e);
+    if (is_quantized(s)) return put_quantized(r, s, values, e);
     int code = put_values(r, s->buf, s->block.data, values, e);
     if (code || s->master < 0) return code;
     s = &r->slots[s->master];
