@@ -227,6 +227,17 @@ static void push_aliases(lua_State *L, const Network *n, int i) {
     lua_setfield(L, -2, "aliases");
 }
 
+/* Sets the field quantized = {format, nested, shape} of the table on top. */
+static void push_quantization(lua_State *L, const Quantization *q) {
+    static const char *const formats[] = {[QUANT_NF4] = "nf4", [QUANT_FP4] = "fp4", [QUANT_INT8] = "int8"};
+    lua_createtable(L, 0, 3);
+    bind_set_string(L, "format", formats[q->format]);
+    bind_set_boolean(L, "nested", q->nested);
+    bind_push_shape(L, &q->shape);
+    lua_setfield(L, -2, "shape");
+    lua_setfield(L, -2, "quantized");
+}
+
 /* Pushes the list of parameters, or buffers, whose first user is `owner`; NULL: of all. */
 static void push_params(lua_State *L, const Network *n, const Layer *owner, bool of_buffers) {
     lua_newtable(L);
@@ -240,6 +251,8 @@ static void push_params(lua_State *L, const Network *n, const Layer *owner, bool
         bind_set_integer(L, "elements", param_elements(p));
         bind_push_shape(L, &p->shape);
         lua_setfield(L, -2, "shape");
+        if (p->quantized.format) push_quantization(L, &p->quantized);
+        if (p->derived) bind_set_boolean(L, "derived", true);
         lua_rawseti(L, -2, ++k);
     }
 }
@@ -272,14 +285,16 @@ static int layers(lua_State *L) {
     return 1;
 }
 
-/* network:params() -> {{name, shape, elements, trainable, aliases = {names}}, ...} */
+/* network:params() -> {{name, shape, elements, trainable, aliases = {names}, quantized}, ...}; quantized: of a weight that
+ * is stored as codes: {format = "nf4", "fp4" or "int8", nested, shape = the weight's} */
 static int params(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
     push_params(L, n, NULL, false);
     return 1;
 }
 
-/* network:buffers() -> the same for running statistics and counters, which training changes without a gradient */
+/* network:buffers() -> the same for running statistics and counters, which training changes without a gradient, and with
+ * derived = true what belongs to the codes of a weight */
 static int buffers(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
     push_params(L, n, NULL, true);

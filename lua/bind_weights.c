@@ -1,6 +1,7 @@
 /* Weights and saved runs for scripts: safetensors files, and copies of a runtime's persistent buffers from and to them. */
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <zlib.h>
@@ -61,6 +62,12 @@ static int metadata(lua_State *L) {
     return 1;
 }
 
+/* The type of a persistent buffer in files that have its own bytes. The codes of 8 bits have a sign. */
+static TensorType stored_type(const Runtime *r, int i) {
+    const Quantization *q = runtime_quantization(r, i);
+    return q && q->format == QUANT_INT8 ? TENSOR_I8 : tensor_type_of(runtime_persistent(r, i)->dtype);
+}
+
 /* persistent(runtime) -> {{name, dtype, shape, as, constant, master}, ...}: its persistent buffers. Other functions take
  * the index in this list as a buffer's number; master: of a 16-bit weight that has one, the number of its fp32 copy. */
 static int persistent(lua_State *L) {
@@ -69,7 +76,7 @@ static int persistent(lua_State *L) {
     lua_newtable(L);
     for (int i = 0; (b = runtime_persistent(r, i)) != NULL; i++) {
         const Shape shape = program_outer_shape(b);
-        push_tensor(L, b->name, tensor_type_of(b->dtype), shape.rank, shape.dim);
+        push_tensor(L, b->name, stored_type(r, i), shape.rank, shape.dim);
         lua_rawgeti(L, -1, i + 1);
         bind_set_boolean(L, "constant", b->constant != NULL);
         if (runtime_master(r, i) >= 0) bind_set_integer(L, "master", runtime_master(r, i) + 1);
@@ -88,16 +95,24 @@ static int buffer_at(lua_State *L, const Runtime *r, int index) {
 
 /* ---- reading */
 
+/* The shape that a tensor must have for a persistent buffer: of a quantised weight its own unless its codes are read. */
+static Shape read_shape(const Runtime *r, int buffer, bool stored) {
+    const Quantization *q = runtime_quantization(r, buffer);
+    return q && !stored ? q->shape : program_outer_shape(runtime_persistent(r, buffer));
+}
+
 /* Reads tensor t into a persistent buffer, by way of values[elements], 4 bytes each; stored: see read_tensor. A constant is
  * compared instead. */
 static int read_into(Runtime *r, Safetensors *s, const Tensor *t, int buffer, bool stored, void *values, Err *e) {
     const Buf *b = runtime_persistent(r, buffer);
-    const Shape shape = program_outer_shape(b);
+    const Shape shape = read_shape(r, buffer, stored);
+    const bool numbers = dtype_is_float(b->dtype) || runtime_quantization(r, buffer);
+    const TensorType expected = stored_type(r, buffer);
     int code = safetensors_check_shape(s, t, &shape, e);
-    if (!code && !stored) code = safetensors_read(s, t, dtype_is_float(b->dtype) ? DT_F32 : DT_I32, values, e);
-    if (!code && stored && t->type != tensor_type_of(b->dtype))
-        code = err_set(e, ERR_FORMAT, "tensor \"%.80s\": expected %s, found %s", t->name,
-                       tensor_type_name(tensor_type_of(b->dtype)), tensor_type_name(t->type));
+    if (!code && !stored) code = safetensors_read(s, t, numbers ? DT_F32 : DT_I32, values, e);
+    if (!code && stored && t->type != expected)
+        code = err_set(e, ERR_FORMAT, "tensor \"%.80s\": expected %s, found %s", t->name, tensor_type_name(expected),
+                       tensor_type_name(t->type));
     assert(code || !stored || t->bytes <= (size_t)shape_elements(&b->shape) * 4);
     if (!code && stored) code = safetensors_read_bytes(s, t, values, e);
     if (code) return code;
@@ -118,13 +133,51 @@ static int read_tensor(lua_State *L) {
     int buffer = buffer_at(L, r, 4);
     const Tensor *t = safetensors_find(s, name);
     if (!t) return bind_error(L, "no tensor \"%s\" in this file", name);
-    const Buf *b = runtime_persistent(r, buffer);
-    void *values = mem_new((size_t)shape_elements(&b->shape) * 4);
+    const Shape shape = read_shape(r, buffer, lua_toboolean(L, 5));
+    void *values = mem_new((size_t)shape_elements(&shape) * 4);
     if (!values) return bind_error(L, "out of host memory");
     int code = read_into(r, s, t, buffer, lua_toboolean(L, 5), values, &e);
     mem_free(values);
     if (code) return bind_fail(L, &e);
     lua_pushboolean(L, true);
+    return 1;
+}
+
+/* The tensor of that name in the file at index 1. */
+static const Tensor *tensor_at(lua_State *L, int index) {
+    const Tensor *t = safetensors_find(bind_get(L, 1, BOX_TENSORS), bind_text_at(L, index, "name"));
+    if (!t) bind_error(L, "no tensor \"%s\" in this file", lua_tostring(L, index));
+    return t;
+}
+
+enum { BYTES_MOST = 4096 };
+
+/* file:bytes(name) -> the tensor's bytes as a string; of a tensor of more than BYTES_MOST nil, message, code */
+static int tensor_bytes(lua_State *L) {
+    Err e;
+    char bytes[BYTES_MOST];
+    const Tensor *t = tensor_at(L, 2);
+    int code = t->bytes > BYTES_MOST ? err_set(&e, ERR_FORMAT, "tensor \"%.80s\": expected at most %d bytes, found %zu",
+                                               t->name, BYTES_MOST, t->bytes)
+                                     : safetensors_read_bytes(bind_get(L, 1, BOX_TENSORS), t, bytes, &e);
+    if (code) return bind_fail(L, &e);
+    lua_pushlstring(L, bytes, t->bytes);
+    return 1;
+}
+
+/* file:finite(name) -> are all numbers of a tensor of a floating type finite? Or nil, message, code */
+static int tensor_finite(lua_State *L) {
+    Err e;
+    const Tensor *t = tensor_at(L, 2);
+    const size_t n = t->bytes / tensor_type_size(t->type);
+    float *values = mem_new(n * sizeof *values);
+    if (!values) return bind_error(L, "out of host memory");
+    int code = safetensors_read(bind_get(L, 1, BOX_TENSORS), t, DT_F32, values, &e);
+    bool finite = true;
+    for (size_t i = 0; i < n && !code; i++) finite &= isfinite(values[i]) != 0;
+    mem_free(values);
+    if (code) return bind_fail(L, &e);
+    lua_pushboolean(L, finite);
     return 1;
 }
 
@@ -173,15 +226,15 @@ static int checksum(lua_State *L) {
 /* A product of low rank that a tensor is saved with: + scaling b a, a (r, I) and b (O, r) persistent buffers. */
 typedef struct Adapter { int a, b; double scaling; } Adapter;
 
-typedef struct Saving {
-    Runtime *r;
-    const int *buffer;
-    const Adapter *adapter; /* of each; scaling 0: none */
-    bool stored;
-} Saving;
+/* One of the tensors that are saved: a persistent buffer, or with buffer -1 a text. adapter: scaling 0: none */
+typedef struct Saved { int buffer; const char *text; Adapter adapter; } Saved;
+typedef struct Saving { Runtime *r; const Saved *tensor; bool stored; } Saving;
 
-/* The types of PyTorch's files: fp32, and 64 bits for whole numbers */
-static TensorType portable_type(DType type) { return dtype_is_float(type) ? TENSOR_F32 : TENSOR_I64; }
+/* The types of PyTorch's files: fp32, 64 bits for whole numbers, and codes as they are */
+static TensorType portable_type(const Runtime *r, int i) {
+    const DType type = runtime_persistent(r, i)->dtype;
+    return dtype_is_float(type) ? TENSOR_F32 : type == DT_I32 ? TENSOR_I64 : stored_type(r, i);
+}
 
 /* Converts n int32 to int64 in place; `values` has room for them. The last one first: none is overwritten unread. */
 static void widen(void *values, int64_t n) {
@@ -220,11 +273,17 @@ static int add_adapter(const Saving *s, const Adapter *d, const Buf *like, float
 
 static int fill(void *arg, int i, void *bytes, Err *e) {
     const Saving *s = arg;
-    if (s->stored) return runtime_read_bytes(s->r, s->buffer[i], bytes, e);
-    const Buf *b = runtime_persistent(s->r, s->buffer[i]);
+    const Saved *t = &s->tensor[i];
+    if (t->text) {
+        memcpy(bytes, t->text, strlen(t->text));
+        return OK;
+    }
+    const Buf *b = runtime_persistent(s->r, t->buffer);
+    const bool codes = b->dtype == DT_U8 && t->adapter.scaling == 0;
+    if (s->stored || codes) return runtime_read_bytes(s->r, t->buffer, bytes, e);
     int code = runtime_read(s->r, 0, b->name, bytes, e);
-    if (!code && portable_type(b->dtype) == TENSOR_I64) widen(bytes, shape_elements(&b->shape));
-    if (!code && s->adapter[i].scaling != 0) code = add_adapter(s, &s->adapter[i], b, bytes, e);
+    if (!code && b->dtype == DT_I32) widen(bytes, shape_elements(&b->shape));
+    if (!code && t->adapter.scaling != 0) code = add_adapter(s, &t->adapter, b, bytes, e);
     return code;
 }
 
@@ -254,9 +313,30 @@ static Adapter adapter_of(lua_State *L, int index, const Runtime *r, const char 
     return d;
 }
 
-/* save_tensors(runtime, path, {name, number, name, number, ...}, {key, text, ...}, stored, adapters) -> true: writes persistent
- * buffers under these names, and metadata. stored: in their own types; otherwise as fp32 and 64-bit whole numbers. adapters: see
- * adapter_of. */
+/* Fills tensor i from the list of names and what they stand for, which keeps their texts alive. With an adapter a weight
+ * that is stored as codes is saved as numbers. */
+static TensorEntry entry_at(lua_State *L, const Saving *s, int i, Saved *tensor) {
+    lua_rawgeti(L, 3, 2 * i + 1);
+    lua_rawgeti(L, 3, 2 * i + 2);
+    TensorEntry entry = {bind_text_at(L, -2, "name"), TENSOR_U8, shape1(1)};
+    *tensor = (Saved){-1, NULL, {0, 0, 0}};
+    if (lua_type(L, -1) == LUA_TSTRING) {
+        tensor->text = bind_text_at(L, -1, "text");
+        entry.shape = shape1((int64_t)strlen(tensor->text));
+    } else {
+        tensor->buffer = buffer_at(L, s->r, -1);
+        tensor->adapter = adapter_of(L, 6, s->r, entry.name);
+        const Quantization *q = tensor->adapter.scaling != 0 ? runtime_quantization(s->r, tensor->buffer) : NULL;
+        entry.shape = q ? q->shape : program_outer_shape(runtime_persistent(s->r, tensor->buffer));
+        entry.type = q ? TENSOR_F32 : s->stored ? stored_type(s->r, tensor->buffer) : portable_type(s->r, tensor->buffer);
+    }
+    lua_pop(L, 2);
+    return entry;
+}
+
+/* save_tensors(runtime, path, {name, number or text, ...}, {key, text, ...}, stored, adapters) -> true: writes persistent
+ * buffers and texts, as bytes, under these names, and metadata. stored: buffers in their own types; otherwise as fp32 and
+ * 64-bit whole numbers, but codes as they are. adapters: see adapter_of. */
 static int save_tensors(lua_State *L) {
     Err e;
     int n_metadata;
@@ -266,20 +346,9 @@ static int save_tensors(lua_State *L) {
     luaL_checktype(L, 4, LUA_TTABLE);
     int n = (int)lua_rawlen(L, 3) / 2;
     TensorEntry *entries = lua_newuserdatauv(L, (size_t)n * sizeof *entries + 1, 0);
-    int *buffer = lua_newuserdatauv(L, (size_t)n * sizeof *buffer + 1, 0);
-    Adapter *adapter = lua_newuserdatauv(L, (size_t)n * sizeof *adapter + 1, 0);
-    for (int i = 0; i < n; i++) {
-        lua_rawgeti(L, 3, 2 * i + 1);
-        lua_rawgeti(L, 3, 2 * i + 2);
-        buffer[i] = buffer_at(L, s.r, -1);
-        const Buf *b = runtime_persistent(s.r, buffer[i]);
-        TensorType type = s.stored ? tensor_type_of(b->dtype) : portable_type(b->dtype);
-        entries[i] = (TensorEntry){bind_text_at(L, -2, "name"), type, program_outer_shape(b)};
-        adapter[i] = adapter_of(L, 6, s.r, entries[i].name);
-        lua_pop(L, 2);
-    }
-    s.buffer = buffer;
-    s.adapter = adapter;
+    Saved *tensor = lua_newuserdatauv(L, (size_t)n * sizeof *tensor + 1, 0);
+    for (int i = 0; i < n; i++) entries[i] = entry_at(L, &s, i, &tensor[i]);
+    s.tensor = tensor;
     const Pair *pairs = pairs_at(L, 4, &n_metadata);
     if (safetensors_write(path, entries, n, pairs, n_metadata, fill, &s, &e)) return bind_fail(L, &e);
     lua_pushboolean(L, true);
@@ -296,7 +365,7 @@ static int updates(lua_State *L) {
 
 void bind_open_weights(lua_State *L) {
     static const luaL_Reg methods[] = {{"list", list}, {"metadata", metadata}, {"read", read_tensor},
-        {"checksum", file_checksum}, {NULL, NULL}};
+        {"checksum", file_checksum}, {"bytes", tensor_bytes}, {"finite", tensor_finite}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"safetensors", open_file}, {"persistent", persistent},
         {"save_tensors", save_tensors}, {"updates", updates}, {"checksum", checksum}, {NULL, NULL}};
     bind_type(L, BOX_TENSORS, methods);

@@ -67,7 +67,8 @@ uint64_t runtime_state(const Runtime *r); /* see allocator_state */
 
 /* Reads or writes a persistent buffer by name ("0.weight"), or reads what the last step of program `which` kept
  * ("0.weight.grad", "5.y"), as fp32 (whole numbers: int32) in PyTorch's order. values: as many as the shape has
- * elements. ERR_SCRIPT: there is no such buffer. */
+ * elements. A quantised weight is read and written as the numbers that its codes stand for, with all that belongs to
+ * them. ERR_SCRIPT: there is no such buffer. */
 int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e);
 int runtime_write(Runtime *r, const char *name, const float *values, Err *e);
 /* Shape of such a buffer. */
@@ -84,6 +85,8 @@ DType runtime_type(const Runtime *r, int which, const char *name);
  * of steps. */
 const Buf *runtime_persistent(const Runtime *r, int i);
 int runtime_master(const Runtime *r, int i); /* of a weight: which of them is its fp32 copy; -1: none is */
+/* How the buffer's codes are made; NULL: it is no quantised weight. */
+const Quantization *runtime_quantization(const Runtime *r, int i);
 int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e);
 int runtime_write_bytes(Runtime *r, int i, const void *bytes, Err *e);
 uint32_t runtime_updates(const Runtime *r); /* steps made */

@@ -314,6 +314,11 @@ int runtime_master(const Runtime *r, int i) {
     return r->slots[i].master;
 }
 
+const Quantization *runtime_quantization(const Runtime *r, int i) {
+    assert(i >= 0 && i < r->n_slots);
+    return is_quantized(&r->slots[i]) ? &r->slots[i].param->quantized : NULL;
+}
+
 int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e) {
     assert(i >= 0 && i < r->n_slots);
     const Slot *s = &r->slots[i];

@@ -1,5 +1,5 @@
 -- by bitsandbytes 0.50.2, PyTorch 2.15.0+cu132 and tests/peers/quantized_cases.py
-return {
+return {losses = {1.6189992427825928, 1.610211968421936, 1.6017382144927979, 1.5935426950454712, 1.5856091976165771}, cases = {
   {rows = 1, columns = 1, kind = "nf4", nested = true, values = "343517b5",
    parts = {["weight"] = "4c667a2e", ["weight.absmax"] = "d202ef8d", ["weight.quant_map"] = "c471f81a", ["weight.nested_absmax"] = "2144df1c", ["weight.nested_quant_map"] = "1b137aeb", ["weight.nested_offset"] = "d98d9495"}},
   {rows = 1, columns = 1, kind = "nf4", nested = false, values = "343517b5",
@@ -70,4 +70,4 @@ return {
    parts = {["weight"] = "931feca4", ["weight.absmax"] = "c719a822", ["weight.quant_map"] = "0967dbc3"}},
   {rows = 1024, columns = 1024, kind = "int8", nested = false, values = "e19cfdb4",
    parts = {["weight"] = "d86b65d7", ["SCB"] = "ced0d00e"}},
-}
+}}

@@ -1,6 +1,7 @@
-"""Writes tests/oracle/quantized.lua: what bitsandbytes makes of weights, for tests/lua/t_quantized.lua.
+"""Writes tests/oracle/quantized.lua and .safetensors: what bitsandbytes makes of weights, a file of a model that has such
+layers, and its losses when the others are trained, for tests/lua/t_quantized.lua.
 
-    python tests/peers/quantized_cases.py > tests/oracle/quantized.lua        needs torch and bitsandbytes
+    cd tests/oracle && python ../peers/quantized_cases.py > quantized.lua        needs torch, bitsandbytes, safetensors
 
 Parts are given as the CRC-32 of their bytes. One thread: torch.mean of many numbers depends on the threads."""
 import json
@@ -9,6 +10,7 @@ import zlib
 import bitsandbytes
 import bitsandbytes.functional as F
 import numpy
+import safetensors.torch
 import torch
 
 torch.set_num_threads(1)
@@ -48,9 +50,35 @@ def eight(w):
     return {"weight": codes, "SCB": scale}, F.int8_vectorwise_dequant(codes, scale)
 
 
+def trained():
+    """A model whose base is quantised, its file, its losses in five steps of SGD."""
+    linear = torch.nn.Linear
+    net = torch.nn.Sequential(linear(24, 32), torch.nn.ReLU(),
+                              bitsandbytes.nn.Linear4bit(32, 40, quant_type="nf4"), torch.nn.ReLU(),
+                              bitsandbytes.nn.Linear4bit(40, 16, quant_type="fp4", compress_statistics=False,
+                                                         bias=False),
+                              linear(16, 5))
+    for i, param in enumerate(net.parameters()):
+        param.data = numbers(param.numel(), 0.1 + 0.01 * i).reshape(param.shape)
+    net = net.to("cpu")  # quantises
+    net[2].bias.requires_grad = False
+    safetensors.torch.save_file({key: value.contiguous() for key, value in net.state_dict().items()},
+                                "quantized.safetensors")
+    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1)
+    x, losses = numbers(8 * 24, 0.3).reshape(8, 24), []
+    for _ in range(5):
+        loss = torch.nn.functional.cross_entropy(net(x), torch.arange(8) % 5)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def main():
     print(f"-- by bitsandbytes {bitsandbytes.__version__}, PyTorch {torch.__version__} and tests/peers/quantized_cases.py")
-    print("return {")
+    losses = ", ".join(repr(loss) for loss in trained())
+    print(f"return {{losses = {{{losses}}}, cases = {{")
     for rows, columns in SHAPES:
         w = numbers(rows * columns, 0.02).reshape(rows, columns)
         for kind, nested in (("nf4", True), ("nf4", False), ("fp4", True), ("fp4", False), ("int8", False)):
@@ -58,7 +86,7 @@ def main():
             sums = ", ".join(f"[{json.dumps(name)}] = \"{crc(part)}\"" for name, part in parts.items())
             print(f"  {{rows = {rows}, columns = {columns}, kind = \"{kind}\", nested = {str(nested).lower()}, "
                   f"values = \"{crc(values)}\",\n   parts = {{{sums}}}}},")
-    print("}")
+    print("}}")
 
 
 if __name__ == "__main__":

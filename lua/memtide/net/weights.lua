@@ -7,6 +7,7 @@
 local adapters = require "memtide.net.adapters"
 local core = require "memtide.core"
 local data = require "memtide.net.data"
+local quantized = require "memtide.net.quantized"
 local util = require "memtide.base.util"
 
 local weights = {}
@@ -57,7 +58,8 @@ local function check_options(method, path, options, known)
 end
 
 -- Compares the tensors of a file with the wanted ones -> {missing names}, {unexpected names}, {messages about shapes
--- and types}. found: by name; fits: the field that must be equal, "as" or "dtype"; nil: none
+-- and types}. found: by name; fits: the field that must be equal, "as" or "dtype"; nil: none. Of what is stored as it is
+-- in the file it is always the type.
 local function compare(wanted, found, fits)
   local missing, unexpected, misfits = {}, {}, {}
   for _, want in ipairs(wanted) do
@@ -66,7 +68,7 @@ local function compare(wanted, found, fits)
     elseif shape_text(tensor.shape) ~= shape_text(want.shape) then
       misfits[#misfits + 1] = ("%s: expected the shape %s, found %s"):format(want.name, shape_text(want.shape),
         shape_text(tensor.shape))
-    elseif fits and tensor[fits] ~= want[fits] then
+    elseif fits and tensor[want.stored and "dtype" or fits] ~= want[want.stored and "dtype" or fits] then
       misfits[#misfits + 1] = ("%s: expected %s, found %s"):format(want.name, want.dtype, tensor.dtype)
     end
   end
@@ -105,6 +107,7 @@ local function names_of(trainer)
   local names = {}
   for _, tensor in ipairs(tensors_of(trainer.network)) do
     names[tensor.name] = true
+    for _, text in ipairs(tensor.quantized and quantized.names(tensor) or {}) do names[text] = true end
     for _, alias in ipairs(tensor.aliases or {}) do names[alias] = true end
   end
   return names
@@ -125,7 +128,7 @@ local function read_all(runtime, wanted, found, stored)
     for _, want in ipairs(wanted) do
       local tensor = (want.constant or false) == constant and found[want.name]
       if tensor then
-        local done, message, code = tensor.file:read(tensor.name, runtime, want.number, stored)
+        local done, message, code = tensor.file:read(tensor.name, runtime, want.number, stored or want.stored)
         if not done then return nil, message, code end
       end
     end
@@ -142,7 +145,7 @@ local function parameters(trainer, exact)
     local buffer = found[param.name]
     if exact and buffer.master then buffer = numbered[buffer.master] end
     list[i] = {name = param.name, shape = buffer.shape, dtype = buffer.dtype, as = buffer.as, number = buffer.number,
-      constant = buffer.constant}
+      constant = buffer.constant, quantized = param.quantized, derived = param.derived}
   end
   return list
 end
@@ -294,7 +297,7 @@ local function merged(trainer, list)
     tensor.name = tensor.name:gsub("%.base_layer%.", ".")
     if not adapters.file_name(tensor.name) then kept[#kept + 1] = tensor end
   end
-  return kept, sums
+  return quantized.as_numbers(kept, sums), sums
 end
 
 -- save(path, {stored = true, merged = true}) -> true; nil, message, code. stored: in the types that the run keeps them in, not in
@@ -305,12 +308,15 @@ function weights.save(trainer, path, options)
   if stored and options.merged then util.fail "trainer:save: merged weights are sums in fp32: stored must not be true" end
   local list = parameters(trainer, not stored)
   if options.merged then list, sums = merged(trainer, list) end
-  return core.save_tensors(trainer.runtime, path, names_and_numbers(list), WRITTEN, stored, sums)
+  local entries = quantized.save(names_and_numbers(list), list, function(name) return (trainer:read(name)) end)
+  return core.save_tensors(trainer.runtime, path, entries, WRITTEN, stored, sums)
 end
 
 -- Reads the tensors of `found`, which are of these files, into the parameters `wanted` -> {missing = {names}, unexpected =
 -- {names}}; nil, message, code. Raises before anything is changed where shapes do not fit, or names unless lax.
 local function load_found(trainer, method, path, files, wanted, found, lax)
+  local values
+  wanted, values = quantized.expect(path, wanted, found)
   local missing, unexpected, misfits = compare(wanted, found, "as")
   must_fit(method, path, lax and {} or missing, lax and {} or unexpected, misfits)
   local done, message, code
@@ -320,6 +326,7 @@ local function load_found(trainer, method, path, files, wanted, found, lax)
   end
   done, message, code = read_all(trainer.runtime, wanted, found, false)
   if not done then return nil, message, code end
+  for name, value in pairs(values) do trainer:write(name, {value}) end
   return {missing = missing, unexpected = unexpected}
 end
 
@@ -406,7 +413,7 @@ function weights.compare(target, path)
   if not files then return nil, message, code end
   rename(target.files, names_of(target), files.tensors)
   resolve_aliases(target, files.tensors)
-  return compare(tensors_of(target.network), files.tensors)
+  return compare((quantized.expect(path, tensors_of(target.network), files.tensors)), files.tensors)
 end
 
 -- Does the path lead to weights that trainer:load takes?
