@@ -150,18 +150,20 @@ static const Tensor *tensor_at(lua_State *L, int index) {
     return t;
 }
 
-enum { BYTES_MOST = 4096 };
+enum { BYTES_MOST = 1 << 20 };
 
 /* file:bytes(name) -> the tensor's bytes as a string; of a tensor of more than BYTES_MOST nil, message, code */
 static int tensor_bytes(lua_State *L) {
     Err e;
-    char bytes[BYTES_MOST];
+    luaL_Buffer bytes;
     const Tensor *t = tensor_at(L, 2);
-    int code = t->bytes > BYTES_MOST ? err_set(&e, ERR_FORMAT, "tensor \"%.80s\": expected at most %d bytes, found %zu",
-                                               t->name, BYTES_MOST, t->bytes)
-                                     : safetensors_read_bytes(bind_get(L, 1, BOX_TENSORS), t, bytes, &e);
-    if (code) return bind_fail(L, &e);
-    lua_pushlstring(L, bytes, t->bytes);
+    if (t->bytes > BYTES_MOST) {
+        err_set(&e, ERR_FORMAT, "tensor \"%.80s\": expected at most %d bytes, found %zu", t->name, BYTES_MOST, t->bytes);
+        return bind_fail(L, &e);
+    }
+    char *to = luaL_buffinitsize(L, &bytes, t->bytes);
+    if (safetensors_read_bytes(bind_get(L, 1, BOX_TENSORS), t, to, &e)) return bind_fail(L, &e);
+    luaL_pushresultsize(&bytes, t->bytes);
     return 1;
 }
 

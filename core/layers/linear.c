@@ -15,6 +15,15 @@ static int wrong_features(const Layer *l, int64_t expected, Err *e) {
                        l->in.dim[l->in.rank - 1], shape_text(&seen, text), o[0] ? " flattened" : "");
 }
 
+int layer_linear_start(const Layer *l, int64_t in, Param *weight, Err *e) {
+    char text[OPTION_WORDS];
+    weight->bound = 1 / sqrt((double)in);
+    if (options_word(&l->options, "std", text)[0]) return OK; /* "none" */
+    weight->init = INIT_NORMAL;
+    weight->bound = options_float(&l->options, "std");
+    return weight->bound < 0 ? layer_error(l, e, "std must not be negative, found %g", weight->bound) : OK;
+}
+
 int layer_linear_shape(Network *n, Layer *l, Err *e) {
     const bool turned = !l->kind->which;
     const char *const in_name = turned ? "nx" : "in_features", *const out_name = turned ? "nf" : "out_features";
@@ -30,13 +39,9 @@ int layer_linear_shape(Network *n, Layer *l, Err *e) {
                            shape_text(&l->in, text), image ? ": use nn.Flatten before it" : ", a flattened image");
     if (y.dim[y.rank - 1] != in) return wrong_features(l, in, e);
     const double bound = 1 / sqrt((double)in);
-    Param weight = {.shape = shape2(out, in), .bound = bound};
+    Param weight = {.shape = shape2(out, in)};
     memcpy(weight.order, l->in_order, sizeof weight.order);
-    if (!turned && !options_word(&l->options, "std", text)[0]) {
-        weight.init = INIT_NORMAL;
-        weight.bound = options_float(&l->options, "std");
-        if (weight.bound < 0) return layer_error(l, e, "std must not be negative, found %g", weight.bound);
-    }
+    if (!turned && (code = layer_linear_start(l, in, &weight, e))) return code;
     if (turned) weight = (Param){.shape = shape2(in, out), .init = INIT_NORMAL, .bound = 0.02, .turned = true};
     if ((code = network_tensor(n, l, "weight", &weight, e))) return code;
     const bool bias = turned || options_bool(&l->options, "bias");

@@ -31,20 +31,19 @@ int layer_linear_q_shape(Network *n, Layer *l, Err *e) {
     if ((code = layer_expect_range(l, "output_features", 1, INT32_MAX, e))) return code;
     const int64_t in = options_int(&l->options, "input_features"), out = options_int(&l->options, "output_features");
     Shape y = l->in;
-    if (y.dim[y.rank - 1] != in || (y.rank == 4 && !l->in_rows))
+    if (y.dim[y.rank - 1] != in)
         return layer_error(l, e, "expected %" PRId64 " input features in the last dimension, found %s", in,
                            shape_text(&y, text));
     l->frozen = true;
-    const double bound = 1 / sqrt((double)in);
     const Shape w = shape2(out, in);
     const bool nested = four && options_bool(&l->options, "compress_statistics");
     const bool nf4 = four && !strcmp(options_word(&l->options, "quant_type", word), "nf4");
     const QuantFormat format = !four ? QUANT_INT8 : nf4 ? QUANT_NF4 : QUANT_FP4;
-    const Param weight = {.shape = four ? shape2(quant4_bytes(in * out), 1) : w, .bound = bound, .dtype = DT_U8,
-                          .quantized = {format, nested, w}};
+    Param weight = {.shape = four ? shape2(quant4_bytes(in * out), 1) : w, .dtype = DT_U8, .quantized = {format, nested, w}};
+    if ((code = layer_linear_start(l, in, &weight, e))) return code;
     if ((code = network_tensor(n, l, "weight", &weight, e))) return code;
     const bool bias = options_bool(&l->options, "bias");
-    if (bias && (code = network_param(n, l, "bias", shape1(out), bound, NULL, e))) return code;
+    if (bias && (code = network_param(n, l, "bias", shape1(out), 1 / sqrt((double)in), NULL, e))) return code;
     code = four ? derive_4bit(n, l, quant4_blocks(in * out), nested, e) : derive(n, l, "SCB", shape1(out), DT_F32, e);
     if (code) return code;
     y.dim[y.rank - 1] = out;

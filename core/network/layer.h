@@ -74,6 +74,9 @@ void layer_output_image(Layer *l, int64_t channels, const int64_t size[2]);
 /* The cell of a recurrent layer. */
 RnnMode layer_rnn_mode(const Layer *l);
 
+/* Sets how the weight of a linear layer of `in` features starts: as PyTorch's, or as the option `std` says. linear.c */
+int layer_linear_start(const Layer *l, int64_t in, Param *weight, Err *e);
+
 /* "layer 3.body.0 Linear (net.lua:8): <text>" with code ERR_SCRIPT */
 int layer_error(const Layer *l, Err *e, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Sets an output of that shape in PyTorch's feature order. */

@@ -316,6 +316,23 @@ setmetatable(nn, {
   end,
 })
 
+local function walk_below(layer, prefix, seen, visit)
+  for i, child in ipairs(layer) do
+    local own = layer.names and layer.names[i] or tostring(i - 1)
+    local path = prefix
+    if layer.kind == "Residual" then own = i == 1 and "body" or "shortcut" end
+    if layer.kind ~= "Checkpoint" and own ~= "." then path = prefix == "" and own or prefix .. "." .. own end
+    if not seen[child] then
+      seen[child] = true
+      walk_below(child, path, seen, visit)
+      visit(path, child)
+    end
+  end
+end
+
+-- All layers below `layer`, once each, in their order: visit(path, layer)
+local function walk(layer, visit) walk_below(layer, "", {}, visit) end
+
 -- The network of a model for batches of that many samples; input: see inputs.lua. A layer that is used twice has its
 -- parameters once.
 local function network(model, loss, batch, input)
@@ -325,4 +342,4 @@ local function network(model, loss, batch, input)
 end
 
 return {nn = nn, function_name = function_name, is_layer = is_layer, is_loss = is_loss,
-  terms = terms, of_classes = of_classes, network = network}
+  terms = terms, of_classes = of_classes, network = network, walk = walk}

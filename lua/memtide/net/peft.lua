@@ -11,6 +11,7 @@ local peft = {}
 -- The kinds of layers that adapters are for: the options that have their sizes
 local FEATURES = {
   Linear = {"in_features", "out_features"}, Conv1D = {"nx", "nf"},
+  Linear4bit = {"input_features", "output_features"}, Linear8bitLt = {"input_features", "output_features"},
 }
 -- The layers that target_modules = "all-linear" leaves out: what gives the logits
 local HEADS = {lm_head = true, embed_out = true, classifier = true, score = true, qa_outputs = true}
@@ -21,21 +22,6 @@ local FIELDS = util.sorted_keys(DEFAULTS)
 table.move({"target_modules", "exclude_modules", "layers_to_transform", "rank_pattern", "alpha_pattern"}, 1, 5, #FIELDS + 1, FIELDS)
 
 -- ---- names
-
--- All layers below `layer`, once each, in their order: visit(path, layer)
-local function walk(layer, prefix, seen, visit)
-  for i, child in ipairs(layer) do
-    local own = layer.names and layer.names[i] or tostring(i - 1)
-    local path = prefix
-    if layer.kind == "Residual" then own = i == 1 and "body" or "shortcut" end
-    if layer.kind ~= "Checkpoint" and own ~= "." then path = prefix == "" and own or prefix .. "." .. own end
-    if not seen[child] then
-      seen[child] = true
-      walk(child, path, seen, visit)
-      visit(path, child)
-    end
-  end
-end
 
 -- Is `path` the name, or does it end with it after a dot?
 local function ends(path, name) return path == name or path:sub(-#name - 1) == "." .. name end
@@ -126,7 +112,7 @@ end
 -- The layers that get adapters, {{path, layer}, ...}
 local function targets_of(model, config)
   local all, wanted, used, known = config.target_modules == "all-linear", {}, {}, {}
-  walk(model, "", {}, function(path, layer)
+  nn.walk(model, function(path, layer)
     known[path:match "[^.]*$"] = true
     local name = all and (FEATURES[layer.kind] and not is_head(path) and "all-linear") or not all and any_ends(path, config.target_modules)
     if not name or config.exclude_modules and any_ends(path, config.exclude_modules) then return end
@@ -214,5 +200,7 @@ end
 
 -- peft.config(folder) -> the fields of the adapter_config.json there, for peft.lora. Raises a failure that names the field.
 peft.config = adapters.read_config
+
+peft.quantize = require "memtide.net.quantize"
 
 return peft

@@ -79,6 +79,7 @@ end
 -- The state of a weight of 4 bits in the file, checked -> its nested_offset, or nil
 local function read_state(path, weight, tensor)
   local want, name = weight.quantized, tensor.name
+  same(path, name, "quant_type", want.format, name:match "[^_]*$")
   local state = core.json(util.must(tensor.file:bytes(name)), path)
   if type(state) ~= "table" then refuse(path, name, "expected a JSON object") end
   same(path, name, "quant_type", want.format, state.quant_type)
@@ -86,9 +87,11 @@ local function read_state(path, weight, tensor)
   local shape = type(state.shape) == "table" and table.concat(state.shape, ", ")
   same(path, name, "shape", table.concat(want.shape, ", "), shape)
   local offset = state.nested_offset
-  if not want.nested then same(path, name, "nested_offset", "none (compress_statistics = false)", offset or "none (compress_statistics = false)")
+  if not want.nested then
+    if offset then refuse(path, name, "nested_offset: expected none (compress_statistics = false), found %s", tostring(offset)) end
   elseif type(offset) ~= "number" or offset ~= offset or math.abs(offset) == math.huge then
-    refuse(path, name, "nested_offset: expected a number (compress_statistics = true), found %s", tostring(offset))
+    refuse(path, name, "nested_offset: expected a number (compress_statistics = true), found %s",
+      type(offset) == "number" and offset or "none")
   else same(path, name, "nested_blocksize", NESTED_BLOCK, state.nested_blocksize) end
   return offset
 end
