@@ -29,6 +29,7 @@ struct Node {
     const Layer *layer;
     long sequence;
     int refs;
+    Tensor *kept;          /* what a Python function holds that save_for_backward does not know: a reference, to the node's end */
     Tensor *variable;      /* of AccumulateGrad: the parameter, not counted, or another leaf, a reference */
     Edge *next;
     int n_next;

@@ -41,6 +41,12 @@ const Layer *lora_asks(const Layer *root);
 Tensor *lora_linear(Eager *g, const Layer *l, Tensor *const *in);
 int lora_check(const Layer *l, Err *e);
 
+/* bitsandbytes.c: is it a linear layer with weights of so many bits? bnb_derived: the numbers of what belongs to a quantised weight,
+ * in the order in which it is moved before the codes; returns how many. (Scales of 8 bits are moved after the codes.) */
+enum { BNB_DERIVED = 5 };
+bool bnb_is(const Layer *l, int bits);
+int bnb_derived(const Network *n, int weight, int order[BNB_DERIVED]);
+
 /* in[n_in] are lent; the result is the caller's. */
 #define LAYER(name, role, functions, which, spec) Module module_##functions;
 #include "network/layers.def"

@@ -144,11 +144,11 @@ static Tensor *llama_attention(Eager *g, const Layer *l, Tensor *const *in) {
 
 /* ---- which layers may say that they are one of these */
 
-#define PRODUCT NULL /* Linear, also with an adapter */
+#define PRODUCT NULL /* Linear, also with quantised weights or with an adapter */
 
 static bool is_product(const Layer *l) {
     char listing[OPTION_WORDS];
-    return !strcmp(layer_kind(l), "Linear") || !strcmp(options_word(&l->options, "listing", listing), "lora.Linear");
+    return !strcmp(layer_kind(l), "Linear") || bnb_is(l, 4) || bnb_is(l, 8) || !strcmp(options_word(&l->options, "listing", listing), "lora.Linear");
 }
 
 static int expect_attention(const Layer *l, int64_t width, Err *e) {

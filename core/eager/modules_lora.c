@@ -8,16 +8,36 @@ enum { BASE, FIRST, LAST_LAYERS = 4 }; /* base_layer; then lora_dropout, where i
 
 static bool has_dropout(const Layer *l) { return !strcmp(layer_kind(l->child[FIRST]), "Dropout"); }
 
-Tensor *lora_linear(Eager *g, const Layer *l, Tensor *const *in) {
-    GUARD(g);
+/* lora_B(lora_A(dropout(x))) * scaling */
+static Tensor *adapter(Eager *g, const Layer *l, Tensor *x) {
     const int a = FIRST + has_dropout(l), b = a + 1;
-    Tensor *result = module_call(g, l->child[BASE], in);
-    const ScalarType type = result->type;
-    Tensor *x = aten_to(g, in[0], module_param(g, l->child[a], 0)->type);
     Tensor *y = has_dropout(l) ? module_call(g, l->child[FIRST], &x) : tensor_ref(x);
     tensor_set(g, &y, module_call(g, l->child[a], &y));
     tensor_set(g, &y, module_call(g, l->child[b], &y));
     tensor_set(g, &y, aten_binary_number(g, WITH_MUL, y));
+    return y;
+}
+
+static ScalarType adapter_type(const Eager *g, const Layer *l) { return module_param(g, l->child[FIRST + has_dropout(l)], 0)->type; }
+
+/* peft/tuners/lora/bnb.py: the result of 4 bits is cloned; the adapter's output is cast, not the sum, and under autocast nothing. */
+static Tensor *over_quantised(Eager *g, const Layer *l, Tensor *const *in) {
+    Tensor *result = module_call(g, l->child[BASE], in);
+    if (bnb_is(l->child[BASE], 4)) tensor_set(g, &result, aten_clone(g, result, false));
+    Tensor *x = g->autocast ? tensor_ref(in[0]) : aten_to(g, in[0], adapter_type(g, l)), *output = adapter(g, l, x);
+    if (!g->autocast) tensor_set(g, &output, aten_to(g, output, result->type));
+    tensor_set(g, &result, aten_binary(g, WITH_ADD, result, output));
+    tensor_drop(g, x);
+    tensor_drop(g, output);
+    return result;
+}
+
+Tensor *lora_linear(Eager *g, const Layer *l, Tensor *const *in) {
+    GUARD(g);
+    if (bnb_is(l->child[BASE], 4) || bnb_is(l->child[BASE], 8)) return over_quantised(g, l, in);
+    Tensor *result = module_call(g, l->child[BASE], in);
+    const ScalarType type = result->type;
+    Tensor *x = aten_to(g, in[0], adapter_type(g, l)), *y = adapter(g, l, x);
     tensor_set(g, &result, aten_binary(g, WITH_ADD, result, y));
     tensor_drop(g, y);
     tensor_set(g, &result, aten_to(g, result, type));

@@ -14,21 +14,6 @@ Tensor *module_linear(Eager *g, const Layer *l, Tensor *const *in) {
     return y;
 }
 
-/* bitsandbytes.matmul_4bit: F.linear with a weight that is dequantised for the call, in x's type. The gradient of x makes it
- * once more. */
-Tensor *module_linear_q(Eager *g, const Layer *l, Tensor *const *in) {
-    const Param *codes = &g->net->params[l->param[0]];
-    const bool bias = options_bool(&l->options, "bias");
-    GUARD(g);
-    Tensor *x = amp_low(g, in[0]);
-    eager_op(g, "bitsandbytes::dequantize");
-    Tensor *w = tensor_new(g, x->type, size_from(&codes->quantized.shape));
-    Tensor *y = aten_linear(g, x, w, bias ? module_param(g, l, 1) : NULL);
-    tensor_drop(g, w);
-    tensor_drop(g, x);
-    return y;
-}
-
 Tensor *module_linear_function(Eager *g, const Layer *l, Tensor *const *in) {
     return aten_linear(g, in[0], in[1], l->n_in == 3 ? in[2] : NULL);
 }

@@ -59,6 +59,7 @@ void node_drop(Eager *g, Node *n) {
     node_drop_saved(g, n);
     node_drop_frame(g, n);
     angles_drop(g, &n->angles);
+    tensor_set(g, &n->kept, NULL);
     for (int i = 0; i < n->n_next; i++) node_drop(g, n->next[i].node);
     if (!n->variable) return;
     n->variable->accumulate = NULL;

@@ -81,7 +81,11 @@ static void make_model(Loop *l) {
     in_order(net, 0, 0, order, &n);
     for (int i = 0; i < n; i++) {
         const Layer *owner = net->params[order[i]].owner;
-        make_param(l, order[i]);
+        const Param *p = &net->params[order[i]];
+        int derived[BNB_DERIVED];
+        const int n_derived = p->quantized.format ? bnb_derived(net, order[i], derived) : 0;
+        for (int k = 0; k < n_derived; k++) make_param(l, derived[k]);
+        if (!p->derived || !bnb_is(owner, 4)) make_param(l, order[i]);
         if (llama[order[i]]) llama_buffers(g, llama[order[i]]);
         if (i + 1 == n || net->params[order[i + 1]].owner != owner) module_moved(g, owner);
     }

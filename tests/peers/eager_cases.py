@@ -503,6 +503,25 @@ for precision in "fp32", "amp_bf16", "bf16":
     lora("checkpointed_" + precision, dict(target_modules="all-linear"), checkpointing=dict(use_reentrant=False),
          precision=precision, **MARKED)
 lora("eval", {}, precision="amp_bf16", mode="eval")
+
+
+def qlora(name, bits, quantized, options={}, checkpointing=None, **rest):
+    made = dict(r=8, lora_alpha=16, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
+    made.update(options)
+    written = ", ".join(f"{key} = {lua(value)}" for key, value in made.items())
+    case("qlora_" + name, Written(f"mt.peft.lora(mt.peft.quantize(models.Llama{{{LLAMA}2}}, {{{quantized}}}), {{{written}}})",
+         lambda: networks.lora(networks.llama(512, 384, 1024, 2, 6, 2, checkpointing), rest.get("precision") == "bf16", bits,
+                               "double_quant = true" in quantized, **made)),
+         [64], 4, optimizer=layer("AdamW", lr=3e-4), **TOKENS, **rest)
+
+
+NF4 = 'load_in_4bit = true, bnb_4bit_quant_type = "nf4"'
+for precision in "amp_bf16", "bf16":
+    qlora("nf4_" + precision, 4, NF4, precision=precision)
+    qlora("nested_" + precision, 4, NF4 + ", bnb_4bit_use_double_quant = true", dict(target_modules="all-linear"), precision=precision)
+    qlora("nested_checkpointed_" + precision, 4, NF4 + ", bnb_4bit_use_double_quant = true", dict(target_modules="all-linear"),
+          checkpointing=dict(use_reentrant=False), precision=precision, **MARKED)
+    qlora("int8_" + precision, 8, "load_in_8bit = true", precision=precision)
 lora("accumulate", {}, precision="bf16", accumulate=2)
 model("DCGANGenerator", "", networks.generator, [100, 1, 1], 16, loss("MSELoss"))
 model("DCGANDiscriminator", "", networks.discriminator, [3, 64, 64], 16, loss("BCEWithLogitsLoss"))

@@ -279,9 +279,14 @@ def llama(words, width, hidden, layers, heads, kv_heads, checkpointing=None):
     return model.train()
 
 
-def lora(model, bits16=False, **options):
-    """A model of transformers with PEFT's adapters. bits16: the base in bf16, the adapters in fp32"""
+def lora(model, bits16=False, bits=16, nested=True, **options):
+    """A model of transformers with PEFT's adapters. bits16: the base in bf16, the adapters in fp32; bits: 4 or 8, the base quantised
+    by bitsandbytes"""
     import peft
+    if bits < 16:
+        import fakebnb
+        model = fakebnb.quantised(model.bfloat16(), bits, nested)
+        model = model if bits16 else model.float()
     model = model.bfloat16() if bits16 else model
     return peft.get_peft_model(model, peft.LoraConfig(**options)).get_base_model().train()
 
