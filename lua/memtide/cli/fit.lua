@@ -1,10 +1,11 @@
 -- memtide fit: for every combination of the techniques that save memory, the largest batch that fits into a number of
--- bytes, and the time per sample with it. For PyTorch's step: fit_pytorch.lua.
+-- bytes, and the time per sample with it. For PyTorch's step: fit_pytorch.lua; for methods of fine-tuning: fit_methods.lua.
 local axes = require "memtide.sweep.axes"
 local cell = require "memtide.net.cell"
 local csv = require "memtide.results.csv"
 local estimate = require "memtide.sweep.estimate"
 local experiments = require "memtide.sweep.experiment"
+local fit_methods = require "memtide.cli.fit_methods"
 local fit_pytorch = require "memtide.cli.fit_pytorch"
 local max_batch = require "memtide.sweep.max_batch"
 local options = require "memtide.cli.options"
@@ -17,7 +18,7 @@ local util = require "memtide.base.util"
 
 local fit = {words = "SCRIPT [-- ARGS]",
   text = "the largest batch that fits, for every combination of techniques, and its time",
-  options = {options.csv, options.PLAN, options.json}}
+  options = {options.csv, options.PLAN, options.json, fit_methods.options}, check = fit_methods.check}
 
 -- Settings whose other values are tried unless the script sweeps them: first those that also matter in evaluation.
 local ALWAYS = {precision = true}
@@ -222,6 +223,7 @@ local function write(path, lines, columns)
 end
 
 function fit.run(experiment, given)
+  if given.method then return fit_methods.run(experiment, given) end
   selection.new(experiment, nil, given) -- applies what the command line changes
   if is_axis(experiment, "framework") then
     util.fail_usage "fit: the script sweeps framework: choose one of them with --set framework=memtide or pytorch"

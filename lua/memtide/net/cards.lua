@@ -77,8 +77,8 @@ function cards.limits(device, memory)
     math.max(math.floor((memory - low) / (1 - RESERVED_ERROR)), 1)
 end
 
--- "pytorch:a100-40gb,h100" -> {"pytorch:a100-40gb", "pytorch:h100"}; "pytorch:all": of all cards. nil: it is another
--- device. Raises if there is no such card.
+-- "pytorch:a100-40gb,h100" -> {"pytorch:a100-40gb", "pytorch:h100"}, whose second may be "pytorch:h100" there, too; "pytorch:all":
+-- of all cards. nil: it is another device. Raises if there is no such card.
 function cards.devices(text)
   if text:sub(1, #PREFIX) ~= PREFIX then return nil end
   local found = {}
@@ -86,8 +86,8 @@ function cards.devices(text)
     for i, name in ipairs(names) do found[i] = PREFIX .. name end
     return found
   end
-  for name in (text:sub(#PREFIX + 1) .. ","):gmatch "([^,]*)," do
-    found[#found + 1] = PREFIX .. name
+  for word in (text .. ","):gmatch "([^,]*)," do
+    found[#found + 1] = word:sub(1, #PREFIX) == PREFIX and word or PREFIX .. word
     cards.name(found[#found])
   end
   return found

@@ -411,9 +411,10 @@ local function least_input(found)
 end
 
 -- import(path) -> the script's text, and notes for the user as a list; raises a failure that says what is wrong with
--- which file. path: a folder with config.json, or that file
+-- which file. path: a folder with config.json, or that file; a file of another name has no weights beside it
 function hf.import(path)
   local folder = path:match "^(.*)/config%.json$" or path == "config.json" and "." or path
+  local alone = folder:find "%.json$" ~= nil
   local file = path:match "%.json$" and path or path .. "/config.json"
   if not core.can_read(file, "import") then
     local message = "%s: cannot be read: expected a folder with Hugging Face's config.json"
@@ -425,9 +426,9 @@ function hf.import(path)
   if built then built, network = util.try(nn.network, nil, layer, nil, 1, least_input(found)) end
   if not built then fail(file, "%s", util.text_of(network or layer)) end
   local parameters = network:parameters()
-  local given = weights_of(folder, layer, network, notes)
+  local given = not alone and weights_of(folder, layer, network, notes) or nil
   local from = found.said and "" or ("; the file names no model with a head: this is %s"):format(found.architecture)
-  local name = (folder:match "([^/]+)/*$" or ""):gsub("[^%w_.-]", "_")
+  local name = (folder:gsub("%.json$", ""):match "([^/]+)/*$" or ""):gsub("[^%w_.-]", "_")
   if name:match "^%.*$" then name = found.name:lower() end
   local options = options_text(found.options, found.family.needs, found.family.parts or {}, "   ")
   local text = SCRIPT:format(util.printable(file), from, parameters, found.name, options, literal.of(name),

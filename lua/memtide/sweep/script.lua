@@ -1,6 +1,7 @@
 -- Runs a user's script, with its arguments, its folder for require, and errors for undefined globals.
 local core = require "memtide.core"
 local experiment = require "memtide.sweep.experiment"
+local hf = require "memtide.net.hf"
 local multi_trainer = require "memtide.net.multi_trainer"
 local repl = require "memtide.sweep.repl"
 local safe = require "memtide.sweep.safe"
@@ -30,7 +31,9 @@ local function set_arguments(globals, name, args)
   for i, value in ipairs(args) do globals.arg[i] = value end
 end
 
+-- The text of a script; that of a Hugging Face config.json is the script that memtide import writes of it.
 local function read_text(path)
+  if path:find "%.json$" then return (hf.import(path)) end
   local file, message = io.stdin, nil
   if path ~= "-" then file, message = io.open(path, "rb") end
   local text = file and file:read("a")

@@ -1,0 +1,210 @@
+-- memtide fit --method: the largest batch that fits when a model is fine-tuned by each method, for each length of its samples, on
+-- each card, in memtide's own step and in PyTorch's (transformers, PEFT, bitsandbytes), with and without checkpoints.
+local cards = require "memtide.net.cards"
+local csv = require "memtide.results.csv"
+local max_batch = require "memtide.sweep.max_batch"
+local options = require "memtide.cli.options"
+local peft = require "memtide.net.peft"
+local report = require "memtide.results.report"
+local selection = require "memtide.sweep.selection"
+local util = require "memtide.base.util"
+
+local methods = {}
+
+-- ---- the methods, as practitioners set them
+
+local NF4 = {load_in_4bit = true, bnb_4bit_quant_type = "nf4", bnb_4bit_use_double_quant = true}
+
+-- {name, text, make(model, the adapters' configuration) -> the model}. All of them have precision = "bf16" unless the command line
+-- or the script says another.
+local METHODS = {
+  {name = "full", text = "all parameters are trained", make = function(model) return model end},
+  {name = "lora", text = "adapters in fp32 over a frozen base", make = peft.lora},
+  {name = "qlora", text = "the same over a base in NF4 with double quantisation",
+    make = function(model, adapters) return peft.lora(peft.quantize(model, NF4), adapters) end},
+}
+for _, method in ipairs(METHODS) do METHODS[method.name] = method end
+local NAMES = {}
+for i, method in ipairs(METHODS) do NAMES[i] = method.name end
+
+local LENGTHS = {"seq", "tokens"} -- the script's option that says how many tokens a sample has
+local STEPS = {
+  {framework = "memtide", checkpoint = "none", title = "memtide"},
+  {framework = "memtide", checkpoint = "marked", title = "checkpointed"},
+  {framework = "pytorch", checkpoint = "none", title = "PyTorch"},
+  {framework = "pytorch", checkpoint = "marked", title = "checkpointed"},
+}
+local COLUMNS = {"card", "method", "tokens", "framework", "checkpoint", "batch", "bytes", "next_bytes", "room"}
+
+-- ---- the command line
+
+local function words_of(text)
+  local list = {}
+  for word in (text .. ","):gmatch "([^,]*)," do list[#list + 1] = word end
+  return list
+end
+
+local function take_method(given, text)
+  given.method = words_of(text)
+  for _, name in ipairs(given.method) do
+    if not METHODS[name] then
+      util.fail_usage('--method: expected some of %s, found "%s"%s', table.concat(NAMES, ", "), name, util.meant(name, NAMES))
+    end
+  end
+end
+
+local function take_seq(given, text)
+  given.seq = {}
+  for i, word in ipairs(words_of(text)) do
+    local count = math.tointeger(tonumber(word))
+    if not count or count < 1 then util.fail_usage('--seq: expected whole numbers of at least 1, found "%s"', word) end
+    given.seq[i] = count
+  end
+end
+
+methods.options = {
+  {name = "method", argument = "M,M", take = take_method, completes = {words = table.concat(NAMES, " ")},
+    text = "fine-tuning: the largest batch by each of full, lora, qlora, with --seq on the cards of --device"},
+  {name = "seq", argument = "N,N", take = take_seq, text = "with --method: tokens of a sample (default: the script's)"},
+  {name = "rank", argument = "N", take = options.whole("rank", 1), text = "with --method: r of the adapters (16)"},
+  {name = "target", argument = "NAME,NAME", text = "with --method: the layers that have adapters (all-linear)"},
+}
+
+-- Raises where one of the options stands without --method.
+function methods.check(given)
+  for _, name in ipairs{"seq", "rank", "target"} do
+    if given[name] and not given.method then util.fail_usage("--%s: expected --method beside it", name) end
+  end
+end
+
+-- ---- the cells
+
+local function adapters_of(given)
+  local target = given.target and words_of(given.target) or "all-linear"
+  local rank = given.rank or 16
+  return {r = rank, lora_alpha = 2 * rank, lora_dropout = 0.05, target_modules = target}
+end
+
+-- Which of the script's options says how many tokens a sample has; nil: none does
+local function length_of(one)
+  for _, name in ipairs(LENGTHS) do if math.type(one.values[name]) == "integer" then return name end end
+end
+
+local function copied(config)
+  local copy = {}
+  for key, value in pairs(config) do copy[key] = value end
+  return copy
+end
+
+-- The script's experiment, whose model is fine-tuned by the method that `now.method` names
+local function fine_tuned(experiment, adapters, now)
+  local make = experiment.base.model
+  if type(make) ~= "function" then
+    util.fail_usage "fit: --method: expected a script whose model is a function, which makes one for each method"
+  end
+  return experiment:with{claims = false, sweep = false, cases = false, batch = 1, precision = "bf16", model = function(s)
+    return METHODS[now.method].make(make(s), copied(adapters))
+  end}
+end
+
+-- How much may be allocated: of memtide's step all of it; PyTorch's allocator also has its error and a context beside it.
+local function limit_of(step, device, room)
+  if step.framework == "memtide" then return room end
+  local sure = cards.limits(device, room)
+  return sure + (cards.context(device) or 0)
+end
+
+-- The largest batch of one step -> {COLUMNS' names}
+local function line_of(one, now, step, values, device, room)
+  local v = copied(one.values)
+  for key, value in pairs(values) do v[key] = value end
+  v.framework, v.checkpoint, v.batch = step.framework, step.checkpoint, 1
+  v.device = step.framework == "pytorch" and device or one.values.device
+  local line = {card = cards.name(device), method = now.method, framework = step.framework, checkpoint = step.checkpoint,
+    room = room, step = step}
+  local found, more = max_batch.largest({experiment = one.experiment, values = v, name = one.name}, limit_of(step, device, room))
+  line.batch, line.bytes, line.next_bytes = found.batch, found.bytes, more and more.bytes
+  return line
+end
+
+local function room_of(device, memory) return memory or cards.device(device):info().memory_total end
+
+-- {{COLUMNS' names}, ...} in the order of the table
+local function solve(experiment, given, devices)
+  local now, lines = {method = given.method[1]}, {}
+  local made = fine_tuned(experiment, adapters_of(given), now)
+  local one = selection.new(made, nil, {set = given.set, case = given.case}):cell(1)
+  local length = length_of(one)
+  if given.seq and not length then
+    util.fail_usage("fit: --seq: the script has no option that says how many tokens a sample has: expected one of the name %s",
+      table.concat(LENGTHS, " or "))
+  end
+  one.values.framework, one.values.device = "memtide", "cpu"
+  for _, device in ipairs(devices) do
+    for _, method in ipairs(given.method) do
+      now.method = method
+      for _, tokens in ipairs(given.seq or {length and one.values[length] or 0}) do
+        for _, step in ipairs(STEPS) do
+          local line = line_of(one, now, step, length and {[length] = tokens} or {}, device, room_of(device, given.memory))
+          line.tokens = length and tokens or nil
+          lines[#lines + 1] = line
+        end
+      end
+    end
+  end
+  return lines, one.values.precision
+end
+
+-- ---- the table
+
+local function text_of(line)
+  if line.batch == 0 then return "-, " .. util.show_bytes(line.next_bytes) end
+  return ("%d, %s"):format(line.batch, util.show_bytes(line.bytes))
+end
+
+local function show(experiment, given, lines, precision)
+  local adapters = adapters_of(given)
+  local target = type(adapters.target_modules) == "table" and table.concat(adapters.target_modules, ", ") or adapters.target_modules
+  print(("%s: the largest batch, and its bytes; -: not one sample, which needs so many"):format(experiment.base.name))
+  local head, out = {"card", "memory", "method", "tokens"}, {}
+  for i, step in ipairs(STEPS) do head[4 + i] = step.title end
+  out[1] = head
+  for i = 1, #lines, #STEPS do
+    local line = lines[i]
+    local row = {line.card, util.show_bytes(line.room), line.method, tostring(line.tokens or "")}
+    for k = 1, #STEPS do row[4 + k] = text_of(lines[i + k - 1]) end
+    out[#out + 1] = row
+  end
+  for _, text in ipairs(report.columns(out, {true, [3] = true})) do print(text) end
+  print(("\nprecision = %s, %s"):format(precision, tostring(experiment.base.optimizer)))
+  for _, method in ipairs(METHODS) do print(("%-6s %s"):format(method.name, method.text)) end
+  print(("adapters: r = %d, lora_alpha = %d, lora_dropout = %g, target_modules = %s"):format(adapters.r, adapters.lora_alpha,
+    adapters.lora_dropout, target))
+  print "memtide: its own step, as this CPU's libraries need it. PyTorch: transformers' with PEFT and bitsandbytes, max_memory_reserved;\z
+    \nbeside it there is room for its error and the largest context of a process (docs/pytorch.md)."
+end
+
+local function write(path, lines)
+  local out = {csv.line(COLUMNS, #COLUMNS)}
+  for i, line in ipairs(lines) do
+    local values = {}
+    for k, name in ipairs(COLUMNS) do values[k] = line[name] end
+    out[i + 1] = csv.line(values, #COLUMNS)
+  end
+  local text = table.concat(out)
+  if path == "-" then return util.must_write("standard output", io.stdout:write(text)) end
+  util.replace(path, function(put) put(text) end)
+end
+
+function methods.run(experiment, given)
+  local devices = cards.devices(given.device or "pytorch:all")
+  if not devices then util.fail_usage('fit: --method: expected cards such as --device pytorch:rtx4090, found "%s"', given.device) end
+  local lines, precision = solve(experiment, given, devices)
+  if given.json then
+    for _, line in ipairs(lines) do util.must_write("standard output", io.stdout:write(report.json(line, COLUMNS), "\n")) end
+  elseif given.csv ~= "-" then show(experiment, given, lines, precision) end
+  if given.csv then write(given.csv, lines) end
+  return 0
+end
+
+return methods
