@@ -6,8 +6,9 @@
 --   {claim = "...", of = "loss_last", equal = {a, b}, tolerance = 1e-4}
 --
 -- a and b: the name of a cell or of a case, or a table of settings that only one cell has; the table may have an `of`
--- of its own. One of the two may be a number in the column's unit, such as the bytes of a card. of: a column, or a list of columns that are summed. tolerance: relative to what is expected. holds_on: the
--- kind of machine for which it is claimed, where the verdict hangs on the machine; it stands beside the verdict.
+-- of its own. One of the two may be a number in the column's unit, such as the bytes of a card. of: a column, or a list of
+-- columns that are summed. tolerance: relative to what is expected. holds_on: the kind of machine for which it is
+-- claimed, where the verdict hangs on the machine; it stands beside the verdict.
 local row_columns = require "memtide.results.columns"
 local core = require "memtide.core"
 local literal = require "memtide.base.literal"
