@@ -1,11 +1,18 @@
 /* linear_q.c: y = x w^T + b and dx = dy w over a weight (O, I) of 4 or 8 bits (math/quantized.h). A panel of the weight
- * at a time becomes fp32 in the workspace, where it stays in the second-level cache, and is multiplied there: rows of w
- * for y, columns for dx, so that every number of the result is one sum. */
+ * at a time becomes numbers of x's type in the workspace, where it stays in the last-level cache, and is multiplied
+ * there: rows of w for y, columns for dx, so that every number of the result is one sum.
+ *
+ * Where the processor multiplies bf16, panels are bf16 and x is read as it is. Else 16-bit operands get copies in fp32,
+ * and a panel is fp32, of numbers that are rounded to x's type: all devices multiply the same weights. */
+#include <omp.h>
+
 #include "math/quantized.h"
+#include "bf16_gemm.h"
 #include "cpu.h"
 #include "fp32_workspace.h"
+#include "lanes.h"
 
-enum { PANEL = 1 << 18 /* numbers, if the least are not more */, LEAST = 64, LINE = 1024 };
+enum { PANEL = 1 << 20 /* numbers, if LEAST rows or columns are not more */, LEAST = 64, LINE = 1024 };
 
 /* The shared view of both ops: x (N, I), the weight, y (N, O); x is dx, and y is dy. */
 typedef struct Product { int64_t n, in, out; Quantized w; } Product;
@@ -26,28 +33,51 @@ static int64_t panel_width(int64_t all, int64_t length) {
     return min_i64(all, max_i64(LEAST, PANEL / length / LEAST * LEAST));
 }
 
-/* Numbers [i, i + n) of the weight, of one block or row */
-HOT static void line4(const Quantized *q, float scale, int64_t i, int64_t n, float *to) {
-    float map[QUANT_MAP];
-    for (int k = 0; k < QUANT_MAP; k++) map[k] = q->map[k] * scale;
-    int64_t k = 0;
-    if (i & 1 && n > 0) to[k++] = map[q->codes[i / 2] & 15];
-    const uint8_t *codes = q->codes + (i + k) / 2;
-    for (; k + 1 < n; k += 2, codes++) {
+/* Pairs of codes as numbers: an even number of them */
+static void pairs(const float map[QUANT_MAP], const uint8_t *codes, int64_t n, float *to) {
+    for (int64_t k = 0; k < n; k += 2, codes++) {
         to[k] = map[*codes >> 4];
         to[k + 1] = map[*codes & 15];
     }
-    if (k < n) to[k] = map[*codes >> 4];
 }
 
-HOT static void line8(const Quantized *q, float scale, int64_t i, int64_t n, float *to) {
-    for (int64_t k = 0; k < n; k++) to[k] = quant8_weight(q->codes[i + k], scale);
+/* The same for whole vectors, where the map fits into a register. Returns how many numbers it has made. */
+static int64_t pairs_in_vectors(const float map[QUANT_MAP], const uint8_t *codes, int64_t n, float *to) {
+    typedef int32_t Places __attribute__((vector_size(4 * LANES)));
+    typedef uint8_t Bytes __attribute__((vector_size(LANES)));
+    const Places first = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23}, second = first + 8;
+    const V table = load(map);
+    int64_t k = 0;
+    for (; LANES_FIT && k + 2 * LANES <= n; k += 2 * LANES) {
+        Bytes bytes;
+        memcpy(&bytes, codes + k / 2, sizeof bytes);
+        const Places two = __builtin_convertvector(bytes, Places);
+        const V high = __builtin_shuffle(table, two >> 4), low = __builtin_shuffle(table, two & 15);
+        store(to + k, __builtin_shuffle(high, low, first));
+        store(to + k + LANES, __builtin_shuffle(high, low, second));
+    }
+    return k;
+}
+
+/* Numbers [i, i + n) of the weight, of one block */
+HOT static void line4(const Quantized *q, float absmax, int64_t i, int64_t n, float *to) {
+    float map[QUANT_MAP];
+    for (int k = 0; k < QUANT_MAP; k++) map[k] = q->map[k] * absmax;
+    int64_t k = i & 1; /* whose first code is the lower half of a byte */
+    if (k) to[0] = map[q->codes[i / 2] & 15];
+    const int64_t even = (n - k) / 2 * 2, done = pairs_in_vectors(map, q->codes + (i + k) / 2, even, to + k);
+    pairs(map, q->codes + (i + k + done) / 2, even - done, to + k + done);
+    if (k + even < n) to[n - 1] = map[q->codes[(i + n - 1) / 2] >> 4];
+}
+
+HOT static void line8(const uint8_t *codes, float scb, int64_t n, float *to) {
+    for (int64_t k = 0; k < n; k++) to[k] = quant8_weight(codes[k], scb);
 }
 
 /* Numbers [i, i + n) of a row of the weight */
 static void dequantize(const Quantized *q, int64_t i, int64_t n, float *to) {
     if (!q->map) {
-        line8(q, ((const float *)q->absmax)[i / q->columns], i, n, to);
+        line8(q->codes + i, ((const float *)q->absmax)[i / q->columns], n, to);
         return;
     }
     for (const int64_t end = i + n; i < end;) {
@@ -58,20 +88,68 @@ static void dequantize(const Quantized *q, int64_t i, int64_t n, float *to) {
     }
 }
 
+HOT static void round_line(DType t, const float *from, int64_t n, float *to) {
+    if (t == DT_BF16) for (int64_t i = 0; i < n; i++) to[i] = bf16_to_f32(bf16_from_f32(from[i]));
+    if (t == DT_F16) for (int64_t i = 0; i < n; i++) to[i] = f16_widen(f16_from_f32(from[i]));
+}
+
+HOT static void narrow_line(const float *from, int64_t n, uint16_t *to) {
+    for (int64_t i = 0; i < n; i++) to[i] = bf16_from_f32(from[i]);
+}
+
+/* What a call has beside its operands. panel: of bf16 where `narrow` is set, else of fp32; type: that its numbers are
+ * rounded to; scratch: of bf16 products */
+typedef struct Work { bool narrow; DType type; void *panel, *scratch; } Work;
+
+/* A row of a panel, from number i of the weight on */
+static void fill_row(const Quantized *q, const Work *w, int64_t i, int64_t n, int64_t at) {
+    float line[LINE], *to = w->narrow ? NULL : (float *)w->panel + at;
+    for (int64_t k = 0; k < n; k += LINE) {
+        const int64_t count = min_i64(LINE, n - k);
+        dequantize(q, i + k, count, w->narrow ? line : to + k);
+        if (w->narrow) narrow_line(line, count, (uint16_t *)w->panel + at + k);
+        else if (w->type != DT_F32) round_line(w->type, to + k, count, to + k);
+    }
+}
+
 /* The panel of rows [row, row + rows), columns [column, column + columns). */
-static void fill_panel(const Quantized *q, int64_t row, int64_t rows, int64_t column, int64_t columns, float *panel) {
+static void fill_panel(const Quantized *q, const Work *w, int64_t row, int64_t rows, int64_t column, int64_t columns) {
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < rows; r++) dequantize(q, (row + r) * q->columns + column, columns, panel + r * columns);
+    for (int64_t r = 0; r < rows; r++) fill_row(q, w, (row + r) * q->columns + column, columns, r * columns);
+}
+
+/* ---- the workspace: copies in fp32 | the panel | scratch of bf16 products */
+
+/* c (n, width) of the result = a (n, length) times the panel */
+static Bf16GemmShape bf16_shape(const KArgs *a, const Product *p, int64_t width) {
+    const bool forward = a->kind == OP_linear_q;
+    return (Bf16GemmShape){.m = p->n, .n = width, .k = forward ? p->in : p->out, .a_stride = forward ? p->in : p->out,
+                           .b_stride = forward ? p->in : width, .c_stride = forward ? p->out : p->in,
+                           .b_transposed = forward, .add = forward && a->linear_q.b.count, .to = DT_BF16,
+                           .threads = omp_get_max_threads()};
+}
+
+static void *take(Room *r, size_t bytes) { return room_take(r, (int64_t)((bytes + sizeof(float) - 1) / sizeof(float))); }
+
+/* Lays the workspace out. *wide: the op over fp32 operands, or as it is */
+static Work lay_out(const KArgs *a, const Product *p, Room *r, KArgs *wide) {
+    const bool forward = a->kind == OP_linear_q;
+    const int64_t length = forward ? p->in : p->out, all = forward ? p->out : p->in, width = panel_width(all, length);
+    Work w = {.narrow = a->in[0].dtype == DT_BF16 && a->out[0].dtype == DT_BF16 && bf16_gemm_fits(), .type = a->in[0].dtype};
+    *wide = *a;
+    if (!w.narrow) fp32_enter(a, r, wide);
+    w.panel = take(r, (size_t)(width * length) * (w.narrow ? 2 : 4));
+    if (!w.narrow) return w;
+    const Bf16GemmShape whole = bf16_shape(a, p, width), rest = bf16_shape(a, p, all % width);
+    w.scratch = take(r, max_size(bf16_gemm_scratch(&whole), rest.n ? bf16_gemm_scratch(&rest) : 0));
+    return w;
 }
 
 static int prepare(const KArgs *a, void **state, size_t *workspace) {
     const Product p = product_of(a);
-    const bool forward = a->kind == OP_linear_q;
-    const int64_t length = forward ? p.in : p.out, all = forward ? p.out : p.in;
     Room r = {NULL, 0};
     KArgs wide;
-    fp32_enter(a, &r, &wide);
-    room_take(&r, panel_width(all, length) * length);
+    lay_out(a, &p, &r, &wide);
     return room_prepared(&r, state, workspace);
 }
 
@@ -87,55 +165,54 @@ int k_cpu_linear_q_dx_prepare(const KArgs *a, size_t limit, void **state, size_t
     return prepare(a, state, workspace);
 }
 
+/* ---- runs */
+
 /* Every row of y starts as the bias. */
 static void put_bias(const View *b, const View *y) {
     const int64_t n = b->count, rows = y->count / n;
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < rows; r++) memcpy((float *)y->data + r * n, b->data, (size_t)n * sizeof(float));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < n; i++)
+            dtype_store(y->dtype, y->data, (size_t)(r * n + i), dtype_load(b->dtype, b->data, (size_t)i));
 }
 
-static int forward(const Product *p, const KArgs *w, float *panel) {
-    const int64_t each = panel_width(p->out, p->in);
-    const View *b = &w->linear_q.b;
-    const Matrix x = matrix(w->linear_q.x.data, p->in);
-    int status = 0;
-    if (b->count) put_bias(b, &w->linear_q.y);
-    for (int64_t row = 0; row < p->out && !status; row += each) {
-        const int64_t rows = min_i64(each, p->out - row);
-        fill_panel(&p->w, row, rows, 0, p->in, panel);
-        status = product(p->n, rows, p->in, 1.0f, x, transposed(panel, p->in), b->count > 0,
-                         matrix((float *)w->linear_q.y.data + row, p->out));
+/* The product with the panel for rows, or columns, [at, at + width) of the weight */
+static int panel_product(const KArgs *a, const Product *p, const Work *w, int64_t at, int64_t width) {
+    const bool forward = a->kind == OP_linear_q;
+    const View *from = &a->in[0], *to = &a->out[0];
+    void *c = (char *)to->data + (size_t)at * dtype_size(to->dtype);
+    if (w->narrow) {
+        const Bf16GemmShape s = bf16_shape(a, p, width);
+        return bf16_gemm_product(&s, from->data, w->panel, c, w->scratch);
     }
-    return status;
+    const int64_t length = forward ? p->in : p->out;
+    return product(p->n, width, length, 1.0f, matrix(from->data, length),
+                   forward ? transposed(w->panel, length) : matrix(w->panel, width), forward && a->linear_q.b.count,
+                   matrix(c, forward ? p->out : p->in));
 }
 
-static int backward(const Product *p, const KArgs *w, float *panel) {
-    const int64_t each = panel_width(p->in, p->out);
-    const Matrix dy = matrix(w->linear_q_dx.dy.data, p->out);
-    int status = 0;
-    for (int64_t column = 0; column < p->in && !status; column += each) {
-        const int64_t columns = min_i64(each, p->in - column);
-        fill_panel(&p->w, 0, p->out, column, columns, panel);
-        status = product(p->n, columns, p->out, 1.0f, dy, matrix(panel, columns), false,
-                         matrix((float *)w->linear_q_dx.dx.data + column, p->in));
-    }
-    return status;
-}
-
-static int run(const KArgs *a, int (*products)(const Product *, const KArgs *, float *panel), Err *e) {
+static int run(const KArgs *a, Err *e) {
+    const bool forward = a->kind == OP_linear_q;
     const Product p = product_of(a);
-    Room room = {a->workspace, 0};
+    const int64_t all = forward ? p.out : p.in, each = panel_width(all, forward ? p.in : p.out);
+    Room needed = {NULL, 0}, room = {a->workspace, 0};
     KArgs wide;
-    void *state;
-    size_t needed;
-    prepare(a, &state, &needed);
-    if (a->workspace_bytes < needed)
-        return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", needed, a->workspace_bytes);
-    fp32_enter(a, &room, &wide);
-    const int code = product_check(products(&p, &wide, room_take(&room, 0)), e);
-    fp32_leave(a, &wide);
+    int status = 0;
+    lay_out(a, &p, &needed, &wide);
+    int code = room_check(&needed, a, e);
+    if (code) return code;
+    const Work w = lay_out(a, &p, &room, &wide);
+    if (forward && a->linear_q.b.count) put_bias(&wide.linear_q.b, &wide.linear_q.y);
+    for (int64_t at = 0; at < all && !status; at += each) {
+        const int64_t width = min_i64(each, all - at);
+        if (forward) fill_panel(&p.w, &w, at, width, 0, p.in);
+        else fill_panel(&p.w, &w, 0, p.out, at, width);
+        status = panel_product(&wide, &p, &w, at, width);
+    }
+    code = product_check(status, e);
+    if (!w.narrow) fp32_leave(a, &wide);
     return code;
 }
 
-int k_cpu_linear_q(const KArgs *a, Err *e) { return run(a, forward, e); }
-int k_cpu_linear_q_dx(const KArgs *a, Err *e) { return run(a, backward, e); }
+int k_cpu_linear_q(const KArgs *a, Err *e) { return run(a, e); }
+int k_cpu_linear_q_dx(const KArgs *a, Err *e) { return run(a, e); }
