@@ -18,14 +18,16 @@ typedef struct Case {
 } Case;
 
 /* One operand is two letters. Type: f the case's, g the case's other one (both run through all types, but not two
- * different 16-bit types), w f32, i labels, b window positions, q codes, c a count of calls, s the step state. Shape:
- * x, y or z; r: x in plain rows; n: one number per sample; 2: two per sample; 1: one element. */
+ * different 16-bit types), w f32, i labels, b window positions, q codes, a codes with double quantisation, else f32, c a
+ * count of calls, s the step state. Shape: x, y or z; r: x in plain rows; n: one number per sample; 2: two per sample; 1:
+ * one element. Of a quantised weight of shape z: k codes, o one number per row, e per block of 64 (of 8 bits per row), E per
+ * 256 blocks, m 16 numbers, M 256. */
 typedef struct Bench Bench;
 typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
 static FillFn fill_batches, fill_variance, fill_indices;
 static FillFn fill_update, fill_calls, fill_coarse, fill_positions, fill_labels, fill_stats, fill_probabilities;
-static FillFn fill_bytes, fill_places, fill_rows, fill_infinity, fill_codes, fill_maxima;
+static FillFn fill_bytes, fill_places, fill_rows, fill_infinity, fill_codes, fill_maxima, fill_quantized;
 
 static const OpTest op_tests[] = {
     {OP_act, "fx", "gx", NULL},
@@ -50,6 +52,8 @@ static const OpTest op_tests[] = {
     {OP_slice, "fx", "fy", NULL},
     {OP_slice_dx, "fy", "fx", NULL},
     {OP_roll, "fx", "fx", NULL},
+    {OP_linear_q, "fx qk ae wm wE wM w1 fo", "fy", fill_quantized},
+    {OP_linear_q_dx, "fy qk ae wm wE wM w1", "fx", fill_quantized},
     {OP_einsum, "fx fz", "gy", NULL},
     {OP_permute, "fx", "fy", NULL},
     {OP_binary, "fx fz", "fy", NULL},
@@ -175,6 +179,15 @@ static const OpTest op_tests[] = {
 #define L4(a, b, c, d) {a, b, c, d}
 #define EINSUM(text, X, Z, Y, a_, b_, y_) \
     {text, OP_einsum, .x = X, .z = Z, .y = Y, .plain = true, .attr.einsum = {a_, b_, y_, 0}}
+/* x (n, i), w (o, i): with double quantisation, without, of 8 bits */
+#define NO_NESTED (1 << 4 | 1 << 5 | 1 << 6)
+#define BOTH_QUANTIZED(text, n, i, o, absent) \
+    {text, OP_linear_q, .x = S2(n, i), .y = S2(n, o), .z = S2(o, i), .absent_in = absent}, \
+    {text ", no bias", OP_linear_q, .x = S2(n, i), .y = S2(n, o), .z = S2(o, i), .absent_in = (absent) | 1 << 7}, \
+    {text, OP_linear_q_dx, .x = S2(n, i), .y = S2(n, o), .z = S2(o, i), .absent_in = absent}
+#define EACH_QUANTIZED(text, n, i, o) \
+    BOTH_QUANTIZED(text ", nested", n, i, o, 0), BOTH_QUANTIZED(text ", 4 bits", n, i, o, NO_NESTED), \
+    BOTH_QUANTIZED(text ", 8 bits", n, i, o, NO_NESTED | 1 << 3)
 #define PERMUTE(text, X, Y, from_) {text, OP_permute, .x = X, .y = Y, .plain = true, .attr.permute = {from_}}
 /* binary_da: of x, which "r" is; of the second operand with the shapes the other way round */
 #define EACH_BINARY(text, X, Z, Y) \
@@ -310,6 +323,12 @@ static const Case cases[] = {
     EINSUM("one of two is broadcast", S3(1, 6, 8), S3(4, 8, 5), S3(4, 6, 5), L3(9, 0, 1), L3(3, 1, 2), L3(3, 0, 2)),
     EINSUM("of many threads", S4(3, 4, 70, 33), S4(3, 4, 33, 65), S4(3, 4, 70, 65), L4(0, 1, 2, 3), L4(0, 1, 3, 4),
            L4(0, 1, 2, 4)),
+    EACH_QUANTIZED("one weight", 1, 1, 1), EACH_QUANTIZED("odd", 3, 7, 5), EACH_QUANTIZED("whole blocks", 5, 128, 70),
+    EACH_QUANTIZED("rows of half a block", 9, 96, 33), EACH_QUANTIZED("many blocks", 4, 200, 331),
+    {"steps", OP_linear_q, .x = S3(2, 3, 65), .y = S3(2, 3, 10), .z = S2(10, 65)},
+    {"steps", OP_linear_q_dx, .x = S3(2, 3, 65), .y = S3(2, 3, 10), .z = S2(10, 65)},
+    {"several panels", OP_linear_q, .x = S2(2, 32768), .y = S2(2, 200), .z = S2(200, 32768), .absent_in = NO_NESTED},
+    {"several panels", OP_linear_q_dx, .x = S2(2, 200), .y = S2(2, 32768), .z = S2(32768, 200)},
     PERMUTE("transposed", S2(33, 70), S2(70, 33), L2(1, 0)), PERMUTE("rows move", S3(5, 9, 40), S3(9, 5, 40), L3(1, 0, 2)),
     PERMUTE("all", S4(2, 7, 3, 5), S4(5, 2, 3, 7), L4(3, 0, 2, 1)), PERMUTE("heads", S4(2, 31, 4, 16), S4(2, 4, 31, 16),
     L4(0, 2, 1, 3)), PERMUTE("one row", S2(1, 9), S2(9, 1), L2(1, 0)),

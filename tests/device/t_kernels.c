@@ -1,5 +1,5 @@
 /* t_kernels.c: ops on every device against their float64 twins (tests/reference/), by a table of cases
- * (kernel_cases.h). Convolutions, matrix products, recurrent layers and attention have tests of their own.
+ * (kernel_cases.h). Convolutions, linear layers, recurrent layers and attention have tests of their own.
  *
  * Each case runs in every element type. Operands stand between guard bytes. More runs must give the same bits: one by
  * one thread, or with threads and blocks in reverse order; one from storage that is aligned to single elements only;
@@ -11,6 +11,7 @@
 #include "on_device.h"
 #include "reference/reference.h"
 #include "tap.h"
+#include "math/quantized.h"
 #include "program/formula.h"
 #include "program/view.h"
 
@@ -57,7 +58,21 @@ static DType type_of(const Bench *b, char letter) {
     case 'g': return b->g;
     case 'i': case 'c': return DT_I32;
     case 'b': case 'q': return DT_U8;
+    case 'a': return b->c->absent_in >> 4 & 1 ? DT_F32 : DT_U8;
     default: return DT_F32;
+    }
+}
+
+/* Of a part of a quantised weight */
+static Shape part_shape(const Case *c, char letter) {
+    const int64_t n = shape_elements(&c->z), blocks = quant4_blocks(n);
+    const bool eight = c->absent_in >> 3 & 1;
+    switch (letter) {
+    case 'k': return eight ? c->z : shape2(quant4_bytes(n), 1);
+    case 'o': return shape1(c->z.dim[0]);
+    case 'e': return shape1(eight ? c->z.dim[0] : blocks);
+    case 'E': return shape1(quant4_nested(blocks));
+    default: return shape1(letter == 'm' ? QUANT_MAP : QUANT_NESTED_MAP);
     }
 }
 
@@ -68,7 +83,7 @@ static void describe(const Bench *b, Operand *o, char type, char shape) {
     o->state = type == 's';
     o->codes = type == 'q';
     o->buf.dtype = type_of(b, type);
-    o->buf.shape = x ? c->x : shape == 'y' ? c->y : shape == 'z' ? c->z :
+    o->buf.shape = strchr("koeEmM", shape) ? part_shape(c, shape) : x ? c->x : shape == 'y' ? c->y : shape == 'z' ? c->z :
         shape == '2' ? shape2(c->x.dim[0], 2) : shape1(shape == 'n' ? c->x.dim[0] : 1);
     o->buf.layout = o->buf.shape.rank == 4 && shape != 'r' && !c->plain ? LAYOUT_NHWC : LAYOUT_ROWS;
     if (shape == 'x' || (shape == 'z' && c->kind == OP_adafactor)) memcpy(o->buf.order, c->order, sizeof c->order);
@@ -371,6 +386,18 @@ static void fill_codes(Bench *b) {
     for (Operand *code = &b->operand[OP_IN + 1]; code <= &b->operand[OP_IN + OPTIM_STATES]; code++)
         for (int64_t i = 0; i < code->count; i++) code->values[i] = floor(256 * uniform());
     for (int64_t i = 0; i < scale->count; i++) scale->values[i] = fabs(scale->values[i]);
+}
+
+/* Any codes, and maps and scales in which every weight has few bits: 16-bit types hold it exactly. */
+static void fill_quantized(Bench *b) {
+    const double scales[] = {0.5, 1, 2}, unit = b->c->absent_in >> 3 & 1 ? 127 : 1;
+    for (int k = 1; k <= 6; k++)
+        for (int64_t i = 0; i < b->operand[k].count; i++) {
+            const bool map = k == 3 || k == 5, codes = b->operand[k].buf.dtype == DT_U8;
+            double value = map ? floor(9 * uniform()) / 4 - 1 : scales[(int)(3 * uniform())] * unit;
+            if (k == 6) value = 2;
+            b->operand[k].values[i] = codes ? floor(256 * uniform()) : value;
+        }
 }
 
 static void fill_bytes(Bench *b) {
