@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "math/quantized.h"
 #include "network/layer.h"
 
 /* Declares what is made together with the weight. */

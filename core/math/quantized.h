@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 
+typedef enum QuantFormat { QUANT_NONE, QUANT_NF4, QUANT_FP4, QUANT_INT8 } QuantFormat; /* NONE: no codes */
 enum { QUANT_BLOCK = 64, QUANT_NESTED = 256, QUANT_MAP = 16, QUANT_NESTED_MAP = 256 };
 
 /* Where a quantised weight (rows, columns) lies. map: NULL for 8 bits; nested_absmax: NULL without double

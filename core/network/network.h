@@ -6,6 +6,7 @@
 #define MT_NETWORK_H
 
 #include "base/names.h"
+#include "math/quantized.h"
 #include "options.h"
 #include "program/program.h"
 
@@ -72,8 +73,7 @@ typedef struct Layer {
 
 typedef enum Init { INIT_UNIFORM, INIT_CONSTANT, INIT_NORMAL } Init;
 
-/* NONE: no codes. shape: the weight's, (O, I), that the codes stand for; nested: absmax is of codes, too */
-typedef enum QuantFormat { QUANT_NONE, QUANT_NF4, QUANT_FP4, QUANT_INT8 } QuantFormat;
+/* shape: the weight's, (O, I), that the codes stand for; nested: absmax is of codes, too */
 typedef struct Quantization { QuantFormat format; bool nested; Shape shape; } Quantization;
 
 /* A parameter, or a buffer of a layer (PyTorch's register_buffer): kept like a parameter, but no gradient changes it.

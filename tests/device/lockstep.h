@@ -219,8 +219,17 @@ static const void *expected_of(const Lockstep *l, int k) {
     return l->storage[program_root(l->p, operand_buf(&l->p->ops[l->at], k))];
 }
 
+/* The largest magnitude of a product's weight, or a bound: of codes that of the scales */
+static double weight_magnitude(const Lockstep *l) {
+    const bool codes = l->args.kind == OP_linear_q || l->args.kind == OP_linear_q_dx;
+    double sum = codes ? 0 : magnitude(&l->args.in[1], expected_of(l, 1));
+    for (int k = 2; codes && k <= 6; k++)
+        if (k != 3 && k != 5 && l->args.in[k].count) sum += magnitude(&l->args.in[k], expected_of(l, k));
+    return sum;
+}
+
 static bool is_product(OpKind kind) {
-    return (kind >= OP_conv2d && kind <= OP_linear_dw) || kind == OP_conv_transpose;
+    return (kind >= OP_conv2d && kind <= OP_linear_q_dx) || kind == OP_conv_transpose;
 }
 
 /* A bias gradient `db`: the sum of n numbers up to a, of operand `from`. All may have one sign: then partial sums are
@@ -245,9 +254,9 @@ static double product_error(Lockstep *l, int k, const double *ulp) {
         return sum_error(l, from, y, ulp);
     }
     double n = op.flops / 2 / (double)y->count, tf32 = l->precision == PREC_TF32 ? 0x1p-10 * sqrt(n) : 0;
-    double a = magnitude(&l->args.in[0], expected_of(l, 0)), b = magnitude(&l->args.in[1], expected_of(l, 1));
+    double a = magnitude(&l->args.in[0], expected_of(l, 0)), b = weight_magnitude(l);
     double polynomial = fused && fused->act > ACT_LEAKY ? 2e-5 : 0; /* oneDNN's sigmoid, tanh and erf */
-    bool biased = op.kind == OP_conv2d || op.kind == OP_linear || op.kind == OP_conv_transpose;
+    bool biased = op.kind == OP_conv2d || op.kind == OP_linear || op.kind == OP_linear_q || op.kind == OP_conv_transpose;
     double rounded = biased ? ulp[y->dtype] / 2 * magnitude(y, expected_of(l, k)) : 0;
     return a * b * (0x1p-23 * (n + 8) + tf32) + polynomial + rounded;
 }
