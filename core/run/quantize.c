@@ -137,7 +137,7 @@ static float torch_sum(const float *x, int64_t n) {
 }
 
 /* The code of x, -1 <= x <= 1: of the number that is nearest to x's nearest neighbour among 65,536 even steps, which is how
- * bitsandbytes' CPU function looks it up (its GPU's compares x itself, and differs in 4 of 1,000 codes by one). */
+ * bitsandbytes' function for the CPU looks it up: for 4 of 1,000 numbers it is not the code that is nearest to x. */
 static uint8_t nested_code(const float map[QUANT_NESTED_MAP], float x) {
     const float steps = 65535.0f;
     const int i = (int)fmaf((x + 1.0f) * 0.5f, steps, 0.5f);
