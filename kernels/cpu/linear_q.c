@@ -4,8 +4,6 @@
  *
  * Where the processor multiplies bf16, panels are bf16 and x is read as it is. Else 16-bit operands get copies in fp32,
  * and a panel is fp32, of numbers that are rounded to x's type: all devices multiply the same weights. */
-#include <omp.h>
-
 #include "math/quantized.h"
 #include "bf16_gemm.h"
 #include "cpu.h"
@@ -126,7 +124,7 @@ static Bf16GemmShape bf16_shape(const KArgs *a, const Product *p, int64_t width)
     return (Bf16GemmShape){.m = p->n, .n = width, .k = forward ? p->in : p->out, .a_stride = forward ? p->in : p->out,
                            .b_stride = forward ? p->in : width, .c_stride = forward ? p->out : p->in,
                            .b_transposed = forward, .add = forward && a->linear_q.b.count, .to = DT_BF16,
-                           .threads = omp_get_max_threads()};
+                           .threads = ((CpuDevice *)a->device)->threads};
 }
 
 static void *take(Room *r, size_t bytes) { return room_take(r, (int64_t)((bytes + sizeof(float) - 1) / sizeof(float))); }

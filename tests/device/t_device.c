@@ -40,6 +40,10 @@ static const Net nets[] = {
      S2(5, 33)},
     {"logarithms", "Sequential{Conv2d(3, 37, 3) LogSoftmax(1)}", "NLLLoss", S4(2, 3, 7, 9)},
     {"absolute", "Sequential{Linear(33, 17)}", "L1Loss", S2(5, 33)},
+    {"weights of 4 bits", "Sequential{Linear(33, 50) ReLU Linear4bit(50, 70, quant_type=nf4) Tanh Linear4bit(70, 9, bias=false, "
+     "compress_statistics=false)}", "CrossEntropyLoss", S2(5, 33)},
+    {"weights of 8 bits", "Sequential{Linear(33, 50) ReLU Linear8bitLt(50, 70) Tanh Linear8bitLt(70, 9, bias=false)}",
+     "CrossEntropyLoss", S2(5, 33)},
     {"smooth", "Sequential{Linear(33, 17)}", "SmoothL1Loss(beta=0.3)", S2(5, 33)},
     {"robust", "Sequential{Linear(33, 17)}", "HuberLoss(delta=0.3)", S2(5, 33)},
     {"norms", NET_NORMS, "CrossEntropyLoss", S4(3, 3, 12, 12)},
