@@ -13,6 +13,7 @@ local FORMS = {
   Conv2d = convolution .. "groups? bias?", ConvTranspose2d = convolution .. "output_padding? groups? bias?",
   Linear = "in_features= out_features= bias=", LeakyReLU = "negative_slope= inplace?", ELU = "alpha= inplace?",
   CELU = "alpha= inplace?",
+  Linear4bit = "input_features= output_features= bias=", Linear8bitLt = "input_features= output_features= bias=",
   Hardtanh = "min_val= max_val= inplace?",
   Softplus = "beta=", GELU = "approximate=", GLU = "dim=", PReLU = "num_parameters=",
   BatchNorm1d = batchnorm, BatchNorm2d = batchnorm,

@@ -144,6 +144,9 @@ function quantized.expect(path, list, found)
     if is_codes then
       want.stored = true
       must_be_finite(path, found[want.name])
+      if want.derived and not in_text and found[weight_of(want.name)] and not found[want.name] then
+        refuse(path, want.name, "is missing, but its codes are there")
+      end
     end
     if not in_text and (is_codes or not want.derived) then kept[#kept + 1] = want end
   end
