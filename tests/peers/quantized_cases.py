@@ -51,8 +51,8 @@ def eight(w):
 
 
 def trained():
-    """A model whose base is quantised, its file, its losses in five steps of SGD. Its rows are whole blocks, or not a
-    multiple of 32 long: of others bitsandbytes' function for the CPU takes the wrong block's scale (version 0.50.2)."""
+    """A model whose base is quantised, its file, its losses in five steps of SGD. Rows of its weights have a multiple of 64
+    numbers, or none of 16: of others bitsandbytes' function for the CPU (0.50.2) makes numbers with scales of other blocks."""
     linear = torch.nn.Linear
     net = torch.nn.Sequential(linear(24, 64), torch.nn.ReLU(),
                               bitsandbytes.nn.Linear4bit(64, 40, quant_type="nf4"), torch.nn.ReLU(),

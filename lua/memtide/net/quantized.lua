@@ -123,7 +123,9 @@ local function take_texts(path, weight, found)
   local state = find_state(path, weight, found)
   for _, format in ipairs(TYPES) do found[state_name(weight, format)] = nil end
   local codes = state ~= nil or found[weight.name].dtype == "U8"
-  if codes and not state then refuse(path, weight.name, "has codes, but the file has no %s", state_name(weight, weight.quantized.format)) end
+  if codes and not state then
+    refuse(path, weight.name, "has codes, but the file has no %s", state_name(weight, weight.quantized.format))
+  end
   return codes, tonumber(state)
 end
 
