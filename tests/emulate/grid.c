@@ -6,23 +6,24 @@
  * never end is a bug in the kernel and ends the program.
  *
  * Shared memory is junk when a block begins. */
-#undef _FORTIFY_SOURCE /* its longjmp refuses to change stacks */
 #include "emulate.h"
 
 #include <link.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
-enum { STACK_BYTES = 64 << 10, JUNK_BYTE = 0xFF /* NaN in every floating type */ };
+/* STACK_BYTES: no power of two, since the ends of all stacks would share a few lines of the processor's caches */
+enum { STACK_BYTES = (64 << 10) + 5 * 64, JUNK_BYTE = 0xFF /* NaN in every floating type */ };
 
 typedef enum Wait { UNBORN, RUNS, WAITS_BLOCK, WAITS_WARP, ENDED } Wait;
 
+typedef void *Place[5]; /* what __builtin_setjmp leaves; the C library's setjmp and longjmp take several times as long */
+
 typedef struct Fiber {
-    jmp_buf place;        /* where it goes on */
+    Place place;          /* where it goes on */
     uint3 index;          /* its threadIdx */
     bool made;            /* it has a place; it keeps its stack as long as the process lives */
     Wait wait;
@@ -40,7 +41,7 @@ static struct {
     unsigned threads, now; /* of the block; the one that runs */
     bool plain;            /* the block's threads are plain calls */
     bool waits;            /* threads of the grid have waited */
-    jmp_buf scheduler;
+    Place scheduler;
     EmulateCall *call;
     void *args;
 } run;
@@ -61,11 +62,14 @@ static void become(unsigned i) {
     threadIdx = run.fiber[i].index;
 }
 
+/* A function of its own: gcc wants no __builtin_longjmp beside a __builtin_setjmp. */
+__attribute__((noinline, noreturn)) static void go_on(Place place) { __builtin_longjmp(place, 1); }
+
 /* The fiber waits or has ended: the scheduler goes on. It jumps, since swapcontext would make two system calls. */
 static void fiber_leave(Wait wait) {
     Fiber *f = &run.fiber[run.now];
     f->wait = wait;
-    if (!_setjmp(f->place)) _longjmp(run.scheduler, 1);
+    if (!__builtin_setjmp(f->place)) go_on(run.scheduler);
 }
 
 static void fiber_main(void) {
@@ -88,8 +92,8 @@ static void fiber_make(unsigned i) {
 
 static void fiber_resume(unsigned i) {
     become(i);
-    if (_setjmp(run.scheduler)) return;
-    if (run.fiber[i].made) _longjmp(run.fiber[i].place, 1);
+    if (__builtin_setjmp(run.scheduler)) return;
+    if (run.fiber[i].made) go_on(run.fiber[i].place);
     fiber_make(i);
 }
 
