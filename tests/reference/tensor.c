@@ -69,10 +69,13 @@ void ref_reduce_dx(Ref *r) {
         dx->at[i] = f == REDUCE_MEAN ? dy->at[to] * (double)dy->count / (double)dx->count : dy->at[to];
         if (f == REDUCE_NORM) dx->at[i] *= y->at[to] > 0 ? x->at[i] / y->at[to] : 0;
         if (!reduce_is_max(f)) continue;
+        if (x->at[i] != y->at[to] || (f == REDUCE_MAX && !is_first(x, y, i))) {
+            dx->at[i] = 0;
+            continue;
+        }
         for (int64_t k = 0; f == REDUCE_AMAX && k < dx->count; k++)
             equal += place(&dx->shape, &dy->shape, k) == to && x->at[k] == y->at[to];
-        if (x->at[i] != y->at[to] || (f == REDUCE_MAX && !is_first(x, y, i))) dx->at[i] = 0;
-        else if (f == REDUCE_AMAX) dx->at[i] /= equal;
+        if (f == REDUCE_AMAX) dx->at[i] /= equal;
     }
 }
 

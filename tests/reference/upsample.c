@@ -17,20 +17,26 @@ static double share(const UpsampleAttr *u, int axis, int64_t i, int64_t o, int64
     return fmin(floor(at), (double)(in - 1)) == (double)i;
 }
 
+/* Adds the part that pixel (h, w) of the large images has of pixel (i, j) of the small ones, or the other way round. */
+static void add_part(double part, Tensor *small, int64_t i, int64_t j, Tensor *large, int64_t h, int64_t w, bool backward) {
+    for (int64_t n = 0; n < small->shape.dim[0]; n++)
+        for (int64_t c = 0; c < small->shape.dim[1]; c++) {
+            double *at[2] = {pixel4(small, n, c, i, j), pixel4(large, n, c, h, w)};
+            *at[!backward] += part * *at[backward];
+        }
+}
+
 static void upsample(const UpsampleAttr *u, Tensor *small, Tensor *large, bool backward) {
     const int64_t *s = small->shape.dim, *l = large->shape.dim;
     Tensor *to = backward ? small : large;
     for (int64_t i = 0; i < to->count; i++) to->at[i] = 0;
-    for (int64_t n = 0; n < s[0]; n++)
-        for (int64_t c = 0; c < s[1]; c++)
-            for (int64_t h = 0; h < l[2]; h++)
-                for (int64_t w = 0; w < l[3]; w++)
-                    for (int64_t i = 0; i < s[2]; i++)
-                        for (int64_t j = 0; j < s[3]; j++) {
-                            double part = share(u, 0, i, h, s[2], l[2]) * share(u, 1, j, w, s[3], l[3]);
-                            if (backward) *pixel4(small, n, c, i, j) += part * *pixel4(large, n, c, h, w);
-                            else *pixel4(large, n, c, h, w) += part * *pixel4(small, n, c, i, j);
-                        }
+    for (int64_t h = 0; h < l[2]; h++)
+        for (int64_t w = 0; w < l[3]; w++)
+            for (int64_t i = 0; i < s[2]; i++)
+                for (int64_t j = 0; j < s[3]; j++) {
+                    const double part = share(u, 0, i, h, s[2], l[2]) * share(u, 1, j, w, s[3], l[3]);
+                    if (part != 0) add_part(part, small, i, j, large, h, w, backward);
+                }
 }
 
 void ref_upsample(Ref *r) { upsample(&r->attr->upsample, &r->upsample.x, &r->upsample.y, false); }

@@ -16,8 +16,9 @@ local profile = {}
 
 -- ---- the roof
 
--- The sides of the products that are tried, and when a larger one is not: this takes a second at most.
-local SIDES, TURNS, ENOUGH = {256, 512, 1024, 2048, 4096}, 5, 0.05
+-- The sides of the products that are tried, each twice the one before; one that would take longer than ENOUGH seconds, at
+-- the rate of the last one, is not: all of this takes a second at most.
+local SIDES, TURNS, ENOUGH = {256, 512, 1024, 2048, 4096}, 5, 0.1
 
 -- Seconds of the fastest product of two matrices with n rows and columns, as a Linear layer computes it in this
 -- precision, and its operations.
@@ -53,7 +54,7 @@ function profile.roof(self)
   for _, n in ipairs(SIDES) do
     local seconds, flops = product(device, precision, n)
     if flops / seconds > best then best, side = flops / seconds, n end
-    if seconds > ENOUGH then break end
+    if 8 * seconds > ENOUGH then break end
   end
   local bytes, problem, code = device:stream()
   if problem then error(util.failure(problem, code), 0) end
