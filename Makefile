@@ -197,11 +197,11 @@ $(BUILD)/emulate/%.o: %.c
 	@echo "  CC   $< (emulated)"
 	$(Q)$(CC) $(CFLAGS) $(EMULATE) $(FLAGS) -c -o $@ $<
 
-# -O1: most of their time is changes of threads, and more optimisation takes longer than it saves.
+# -O2: most of their time is changes of threads, and to compile with more optimisation takes longer than it saves.
 $(BUILD)/emulate/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  CXX  $< (emulated)"
-	$(Q)$(CXX) $(CFLAGS) -O1 $(EMULATE) -x c++ -std=c++17 -D_GNU_SOURCE -fPIC -ffp-contract=off -fno-math-errno \
+	$(Q)$(CXX) $(CFLAGS) -O2 $(EMULATE) -x c++ -std=c++17 -D_GNU_SOURCE -fPIC -ffp-contract=off -fno-math-errno \
 	    $(CXXWARN) -MMD -MP $(EXTRA) -c -o $@ $<
 
 $(EMULATED_PLUGIN): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE) kernels/cuda/exports.map \

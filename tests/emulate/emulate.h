@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-enum { EMULATE_WARP = 32, EMULATE_BLOCK_MAX = 1024 };
+enum { EMULATE_WARP = 32, EMULATE_WORDS = 3 /* that a lane offers at once */, EMULATE_BLOCK_MAX = 1024 };
 
 /* One thread's call of a kernel with its arguments. */
 typedef void EmulateCall(void *args);
@@ -27,7 +27,9 @@ bool emulate_flag(const char *name);
 /* What a running thread may call. All threads of the block, or all lanes of `mask`, must call it. */
 void emulate_syncthreads(void);
 uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane); /* returns the value of that lane */
-void emulate_collect(uint64_t value, uint64_t out[EMULATE_WARP]); /* out: the values of all lanes of a whole warp */
+/* Offers words to all lanes of a whole warp; then emulate_read gives word `word` of `count` lanes from `first` on. */
+void emulate_exchange(const uint64_t words[EMULATE_WORDS]);
+void emulate_read(unsigned word, unsigned first, unsigned count, uint64_t *out);
 unsigned emulate_ballot(unsigned mask, int predicate);
 unsigned emulate_lane(void);
 

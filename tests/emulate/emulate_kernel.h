@@ -112,21 +112,26 @@ static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
-/* ---- tensor cores: kernels/cuda/cores.h says what each lane has. wide: converts 16 bits to a float */
+/* ---- tensor cores: kernels/cuda/cores.h says what each lane has. wide: converts 16 bits to a float. A product of two of
+ * these is exact, so that it needs no fused addition. */
 
 static inline void emulate_mma(float (*wide)(uint16_t), float *upper, float *lower, const uint32_t *a,
                                const uint32_t *b) {
     const unsigned lane = emulate_lane(), row = lane / 4, column = lane % 4 * 2;
-    uint64_t of_a[2][EMULATE_WARP], of_b[EMULATE_WARP];
-    for (int k = 0; k < 2; k++) emulate_collect((uint64_t)a[2 * k + 1] << 32 | a[2 * k], of_a[k]);
-    emulate_collect((uint64_t)b[1] << 32 | b[0], of_b);
+    const uint64_t words[EMULATE_WORDS] = {(uint64_t)a[1] << 32 | a[0], (uint64_t)a[3] << 32 | a[2],
+                                           (uint64_t)b[1] << 32 | b[0]};
+    uint64_t of_a[2][4], of_b[2 * 4]; /* of the lanes of this row, and of these two columns */
+    emulate_exchange(words);
+    for (unsigned k = 0; k < 2; k++) emulate_read(k, 4 * row, 4, of_a[k]);
+    emulate_read(2, 4 * column, 2 * 4, of_b);
     for (unsigned k = 0; k < 16; k++) {
         const unsigned from = k % 8 / 2, half = k % 2 * 16, far = k / 8;
-        const uint64_t rows = of_a[far][4 * row + from] >> half;
+        const uint64_t rows = of_a[far][from] >> half;
+        const float above = wide((uint16_t)rows), below = wide((uint16_t)(rows >> 32));
         for (unsigned n = 0; n < 2; n++) {
-            const float y = wide((uint16_t)(of_b[4 * (column + n) + from] >> (32 * far + half)));
-            upper[n] = fmaf(wide((uint16_t)rows), y, upper[n]);
-            lower[n] = fmaf(wide((uint16_t)(rows >> 32)), y, lower[n]);
+            const float y = wide((uint16_t)(of_b[4 * n + from] >> (32 * far + half)));
+            upper[n] += above * y;
+            lower[n] += below * y;
         }
     }
 }

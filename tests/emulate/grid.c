@@ -29,7 +29,7 @@ typedef struct Fiber {
     Wait wait;
     unsigned mask;        /* WAITS_WARP: the lanes that it waits for */
     unsigned turn;        /* exchanges within the warp so far */
-    uint64_t sent[2];     /* by turn, since a lane may be one exchange ahead of a slower one */
+    uint64_t sent[2][EMULATE_WORDS]; /* by turn, since a lane may be one exchange ahead of a slower one */
 } Fiber;
 
 extern uint3 threadIdx, blockIdx, blockDim, gridDim;
@@ -121,35 +121,38 @@ static Fiber *lane_fiber(unsigned lane) {
     return i < run.threads ? &run.fiber[i] : NULL;
 }
 
-/* Offers `value` to the lanes of mask, and waits for theirs. Returns the turn, by which they are read. */
-static unsigned exchange(unsigned mask, uint64_t value) {
+/* Offers `words` to the lanes of mask, and waits for theirs. Returns the turn, by which they are read. */
+static unsigned exchange(unsigned mask, const uint64_t *words, size_t count) {
     Fiber *f = &run.fiber[run.now];
     unsigned turn = f->turn++ & 1;
     if (!(mask >> emulate_lane() & 1)) die("calls a warp function whose mask leaves it out");
-    f->sent[turn] = value;
+    memcpy(f->sent[turn], words, count * sizeof *words);
     wait_for(WAITS_WARP, mask);
     return turn;
 }
 
 uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane) {
-    unsigned turn = exchange(mask, value);
+    unsigned turn = exchange(mask, &value, 1);
     const Fiber *from = lane_fiber(lane);
     if (!from || !(mask >> lane & 1)) die("reads a lane that takes no part");
-    return from->sent[turn];
+    return from->sent[turn][0];
 }
 
-void emulate_collect(uint64_t value, uint64_t out[EMULATE_WARP]) {
-    unsigned turn = exchange(0xffffffffu, value);
-    for (unsigned lane = 0; lane < EMULATE_WARP; lane++) {
-        if (!lane_fiber(lane)) die("takes part in what only a whole warp can do");
-        out[lane] = lane_fiber(lane)->sent[turn];
-    }
+void emulate_exchange(const uint64_t words[EMULATE_WORDS]) {
+    if (run.now - run.now % EMULATE_WARP + EMULATE_WARP > run.threads) die("takes part in what only a whole warp can do");
+    exchange(0xffffffffu, words, EMULATE_WORDS);
+}
+
+void emulate_read(unsigned word, unsigned first, unsigned count, uint64_t *out) {
+    const unsigned turn = (run.fiber[run.now].turn - 1) & 1;
+    for (unsigned i = 0; i < count; i++) out[i] = lane_fiber(first + i)->sent[turn][word];
 }
 
 unsigned emulate_ballot(unsigned mask, int predicate) {
-    unsigned turn = exchange(mask, predicate != 0), votes = 0;
+    const uint64_t vote = predicate != 0;
+    unsigned turn = exchange(mask, &vote, 1), votes = 0;
     for (unsigned lane = 0; lane < EMULATE_WARP; lane++)
-        if (lane_fiber(lane) && mask >> lane & 1 && lane_fiber(lane)->sent[turn]) votes |= 1u << lane;
+        if (lane_fiber(lane) && mask >> lane & 1 && lane_fiber(lane)->sent[turn][0]) votes |= 1u << lane;
     return votes;
 }
 
