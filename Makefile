@@ -46,8 +46,14 @@ REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
 C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/device/*.c tests/emulate/t_*.c)) \
     $(addprefix $(BUILD)/tests/emulate/,t_emulate t_linear t_conv_ways)
 UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
-PROVE  ?= -j2
-TESTS   = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh)
+# One more than README's two processors: some tests wait for clocks and signals most of their time.
+PROVE  ?= -j3
+# The longest begin first, so that none of them runs alone at the end.
+LONG    = tests/lua/t_docs.lua tests/cli/usage.sh $(addprefix $(BUILD)/tests/device/,t_kernels t_sequence t_device t_onednn) \
+    tests/cli/workers.sh tests/cli/screen.sh tests/cli/package.sh $(BUILD)/tests/unit/t_checkpoint_budget tests/lua/t_fit.lua \
+    tests/cli/profile.sh tests/cli/safe.sh tests/cli/deaths.sh
+ALL_TESTS = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh)
+TESTS   = $(filter $(ALL_TESTS),$(LONG)) $(filter-out $(LONG),$(ALL_TESTS))
 # Tests for which threads matter run a second time with all threads: one test at a time, because two programs whose
 # threads wait for each other on the same processors take twenty times as long. The emulated GPU's kernels have no threads:
 # they are not run again.
