@@ -97,7 +97,7 @@ static int pad_target(const Program *p, void *t, int64_t from, int64_t count, Er
     const Op *loss = NULL;
     bool all = false;
     for (int i = 0; i < p->n_ops; i++) {
-        if (p->ops[i].kind == OP_cross_entropy) loss = &p->ops[i];
+        if (program_classes(p, &p->ops[i])) loss = &p->ops[i];
         all |= p->ops[i].kind == OP_element_loss;
     }
     if (p->target != NO_BUF && (!loss || all || from == 0 || p->bufs[p->target].dtype != DT_I32))

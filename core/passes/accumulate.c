@@ -11,7 +11,8 @@
 #include "rewrite.h"
 
 static bool is_loss(OpKind k) {
-    return k == OP_cross_entropy || k == OP_element_loss || k == OP_cross_entropy_dx || k == OP_element_loss_dx;
+    return k == OP_cross_entropy || k == OP_element_loss || k == OP_cross_entropy_dx || k == OP_element_loss_dx ||
+           k == OP_linear_cross_entropy || k == OP_linear_cross_entropy_dx;
 }
 
 /* Emits the sum of `part` over the micro-batches, or over all runs of the body. Returns the sum's buffer, which takes part's name and roles; `part`

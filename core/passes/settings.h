@@ -163,6 +163,7 @@ typedef struct Settings {
     Offload offload;
     size_t offload_budget;   /* bytes of the device, for OFFLOAD_BUDGET; else 0 */
     size_t offload_least;    /* bytes: smaller activations stay, since starting a copy takes longer than the copy */
+    int loss_chunks;         /* parts of the logits that are there one at a time, at least 1 */
     Inplace inplace;
     bool eval;               /* mode = "eval": no gradients, nothing saved */
     bool no_loss;            /* evaluation without a target: the output is kept instead */

@@ -17,6 +17,13 @@ MT_FN float loss_slope_scale(const LossAttr *loss, const StepState *state, doubl
     return loss->scale * (state ? state->loss_scale : 1.0f) / (float)(loss->sum ? 1.0 : count);
 }
 
+/* How many of linear_cross_entropy's rows of logits are there at a time: a multiple of 8, so that on a GPU each part
+ * starts at a 16-byte word, and at most all of them. */
+MT_FN int64_t loss_chunk(const LossAttr *loss, int64_t rows) {
+    const int64_t each = ((rows + loss->chunks - 1) / loss->chunks + 7) / 8 * 8;
+    return each < rows ? each : rows;
+}
+
 /* What loss_term has beside x and t, for element i: w's number [classes] for its place in the last dimension; w NULL: one
  * number for all */
 MT_FN float loss_beta(const LossAttr *loss, const float *w, int64_t classes, int64_t i) {

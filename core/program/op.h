@@ -84,8 +84,15 @@ typedef struct LinearAttr { ActAttr fused; int32_t tf32; } LinearAttr;
  * whole channels are dropped */
 typedef struct DropAttr { float p; uint32_t id; int32_t inplace, channels; } DropAttr;
 /* scale: multiplies the loss; smoothing: label smoothing; sum: reduction = "sum", else "mean"; log: x has
- * log-probabilities, not logits; f: the loss of an element; beta: see loss_term, with logits see loss_square */
-typedef struct LossAttr { float scale, smoothing; int32_t ignore_index, sum, log; LossFn f; float beta; } LossAttr;
+ * log-probabilities, not logits; f: the loss of an element; beta: see loss_term, with logits see loss_square; chunks: in
+ * how many parts linear_cross_entropy makes its logits, see loss_chunk; tf32: as in ConvAttr, of its products */
+typedef struct LossAttr {
+    float scale, smoothing;
+    int32_t ignore_index, sum, log;
+    LossFn f;
+    float beta;
+    int32_t chunks, tf32;
+} LossAttr;
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
 typedef struct SquareAttr { int32_t first; } SquareAttr; /* the first gradient of a step, which the sum starts with */
 

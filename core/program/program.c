@@ -147,6 +147,12 @@ const char *program_scoped(const Program *p, const char *name, char *text) {
     return text;
 }
 
+int64_t program_classes(const Program *p, const Op *op) {
+    if (op->kind == OP_cross_entropy) return p->bufs[op->cross_entropy.x].shape.dim[1];
+    const bool of_linear = op->kind == OP_linear_cross_entropy || op->kind == OP_linear_cross_entropy_dx;
+    return of_linear ? p->bufs[op->linear_cross_entropy.w].shape.dim[0] : 0;
+}
+
 int program_state(Program *p) {
     char name[BUF_NAME];
     return counter(p, &p->state, CAT_OPTIMIZER, sizeof(StepState) / 4, program_scoped(p, "state", name));

@@ -146,14 +146,15 @@ int runtime_first_values(Runtime *r, Err *e) {
 static int check_labels(const Program *p, const int32_t *t, Err *e) {
     int64_t ignored = 0, classes = INT64_MAX; /* 0: a label that is one anyway */
     bool first = true;
-    for (int i = 0; i < p->forward_end; i++) {
+    for (int i = 0; i < p->body_end; i++) {
         const Op *op = &p->ops[i];
+        const int64_t of_loss = program_classes(p, op);
         if (op->kind == OP_gather) classes = min_i64(classes, p->bufs[op->in[0]].shape.dim[1]);
-        if (op->kind != OP_cross_entropy) continue;
+        if (!of_loss) continue;
         assert(first || op->attr.loss.ignore_index == ignored);
         first = false;
         ignored = op->attr.loss.ignore_index;
-        classes = min_i64(classes, p->bufs[op->in[0]].shape.dim[1]);
+        classes = min_i64(classes, of_loss);
     }
     if (classes == INT64_MAX || !t) return OK;
     int64_t n = shape_elements(&p->bufs[p->target].shape);

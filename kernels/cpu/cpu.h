@@ -22,7 +22,13 @@ typedef struct CpuDevice {
     Waiting waiting;
 } CpuDevice;
 
-/* A KernelPrepare per PREPARED op. The state that it makes is NULL, or prim_release (onednn.h) frees it. */
+/* The state of a PREPARED op begins with the function that frees it. A state may be NULL. */
+typedef struct CpuState { KernelRelease *release; } CpuState;
+static inline void cpu_state_release(void *state) {
+    if (state) ((CpuState *)state)->release(state);
+}
+
+/* A KernelPrepare per PREPARED op */
 #define PROTOTYPE_PREPARED(name) KernelPrepare k_cpu_##name##_prepare;
 #define PROTOTYPE_PLAIN(name)
 #define OP(name, in, out, inplace, autocast, prepare, equation) PROTOTYPE_##prepare(name)

@@ -25,7 +25,7 @@ int room_check(const Room *r, const KArgs *a, Err *e) {
 
 static bool is_narrow(const View *v) { return v->count && dtype_is_float(v->dtype) && v->dtype != DT_F32; }
 
-static void widen(const View *from, float *to) {
+void fp32_widen(const View *from, float *to) {
 #pragma omp parallel for schedule(static) if (from->count > 4 * BLOCK)
     for (int64_t i = 0; i < from->count; i += BLOCK) block_load(from, i, min_i64(BLOCK, from->count - i), to + i);
 }
@@ -43,7 +43,7 @@ void fp32_enter(const KArgs *a, Room *r, KArgs *wide) {
         if (!is_narrow(v)) continue;
         v->dtype = DT_F32;
         v->data = room_take(r, v->count);
-        if (r->base && k < OP_IN) widen(&narrow, v->data);
+        if (r->base && k < OP_IN) fp32_widen(&narrow, v->data);
     }
 }
 

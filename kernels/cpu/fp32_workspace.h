@@ -17,6 +17,8 @@ int room_prepared(const Room *r, void **state, size_t *workspace);
 /* OK if the op's workspace holds what `r` has used, else ERR_INTERNAL. */
 int room_check(const Room *r, const KArgs *a, Err *e);
 
+/* All elements of a floating type as fp32, to[count] */
+void fp32_widen(const View *from, float *to);
 /* *wide: the same op over fp32 operands. Operands of 16 bits get copies in the room; those of inputs are filled. */
 void fp32_enter(const KArgs *a, Room *r, KArgs *wide);
 /* Rounds the copies of outputs into the outputs. */

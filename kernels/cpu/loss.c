@@ -1,5 +1,6 @@
 /* loss.c: losses and their gradients. Sums are in double, one term per sample or element in fp32. */
 #include "cpu.h"
+#include "cross_entropy.h"
 #include "program/loss.h"
 #include "row_chunks.h"
 
@@ -45,8 +46,7 @@ static Softmax softmax_row(const KArgs *a, int64_t n, bool ignored) {
     return s;
 }
 
-/* The sum of the weights of samples that are not ignored */
-static double samples_counted(const KArgs *a, const float *w) {
+double cross_entropy_count(const KArgs *a, const float *w) {
     const int32_t *t = a->cross_entropy.t.data;
     double count = 0;
     for (int64_t n = 0; n < a->cross_entropy.t.count; n++)
@@ -75,7 +75,7 @@ static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
 }
 
 /* The gradient of sample n's logits: 0 if it is ignored. all: the sum of the classes' weights */
-static void cross_entropy_slopes(const KArgs *a, int64_t n, float scale, const float *w, double all) {
+static void row_slopes(const KArgs *a, int64_t n, float scale, const float *w, double all) {
     const LossAttr *loss = &a->attr->loss;
     int64_t classes = classes_of(a), t = ((const int32_t *)a->cross_entropy_dx.t.data)[n];
     float from[PART], to[PART];
@@ -92,25 +92,33 @@ static void cross_entropy_slopes(const KArgs *a, int64_t n, float scale, const f
     }
 }
 
-int k_cpu_cross_entropy(const KArgs *a, Err *e) {
-    (void)e, (void)operands_fit;
+double cross_entropy_terms(const KArgs *a) {
+    (void)operands_fit;
     assert(operands_fit(&a->cross_entropy.x, &a->cross_entropy.t, &a->cross_entropy.w, &a->cross_entropy.stats));
-    loss_store(a, range_sum(a, a->cross_entropy.t.count, cross_entropy_sum),
-               samples_counted(a, a->cross_entropy.w.data));
+    return range_sum(a, a->cross_entropy.t.count, cross_entropy_sum);
+}
+
+int k_cpu_cross_entropy(const KArgs *a, Err *e) {
+    (void)e;
+    loss_store(a, cross_entropy_terms(a), cross_entropy_count(a, a->cross_entropy.w.data));
     return OK;
 }
 
-int k_cpu_cross_entropy_dx(const KArgs *a, Err *e) {
-    (void)e;
+void cross_entropy_slopes(const KArgs *a, double count) {
     assert(operands_fit(&a->cross_entropy_dx.x, &a->cross_entropy_dx.t, &a->cross_entropy_dx.w,
                         &a->cross_entropy_dx.stats));
     assert(a->cross_entropy_dx.dx.count == a->cross_entropy_dx.x.count);
     const float *w = a->cross_entropy_dx.w.data;
-    float scale = slope_scale(a, samples_counted(a, w));
+    float scale = slope_scale(a, count);
     double all = 0;
     for (int64_t c = 0; c < classes_of(a); c++) all += (double)class_weight(w, c);
 #pragma omp parallel for schedule(static) if (a->cross_entropy_dx.x.count > BLOCK)
-    for (int64_t n = 0; n < a->cross_entropy_dx.t.count; n++) cross_entropy_slopes(a, n, scale, w, all);
+    for (int64_t n = 0; n < a->cross_entropy_dx.t.count; n++) row_slopes(a, n, scale, w, all);
+}
+
+int k_cpu_cross_entropy_dx(const KArgs *a, Err *e) {
+    (void)e;
+    cross_entropy_slopes(a, cross_entropy_count(a, a->cross_entropy_dx.w.data));
     return OK;
 }
 

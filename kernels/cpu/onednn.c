@@ -46,6 +46,7 @@ typedef struct Operand {
 } Operand;
 
 typedef struct Prim {
+    CpuState base;
     CpuDevice *cpu;
     dnnl_primitive_desc_t desc;
     dnnl_primitive_t primitive;       /* made at the first run, since a prediction never runs and must be quick; one with
@@ -237,6 +238,20 @@ static int prim_compile(Prim *p, Err *e) {
     return p->primitive ? OK : check(dnnl_primitive_create(&p->primitive, p->desc), "compile a primitive", e);
 }
 
+static void prim_release(void *state) {
+    Prim *p = state;
+    for (int k = 0; k < SLOTS; k++) {
+        Operand *o = &p->operand[k];
+        if (o->reorder) dnnl_primitive_destroy(o->reorder);
+        if (o->plain_memory) dnnl_memory_destroy(o->plain_memory);
+        if (o->inner_memory) dnnl_memory_destroy(o->inner_memory);
+    }
+    if (p->scratch) dnnl_memory_destroy(p->scratch);
+    if (p->primitive) dnnl_primitive_destroy(p->primitive);
+    dnnl_primitive_desc_destroy(p->desc);
+    mem_free(p);
+}
+
 int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e) {
     assert(args->device && spec->describe);
     assert(spec->md[SLOT_X].ndims && spec->md[SLOT_W].ndims && spec->md[SLOT_Y].ndims);
@@ -264,6 +279,7 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
     /* oneDNN 2.6 may have taken the descriptor from a primitive in its cache. Such a one points to the activation of the
      * descriptor that the primitive was made of, which is freed since; that is not read while the primitive is there. */
     if (spec->act.act && !p->act_after.act && (code = prim_compile(p, e))) return prim_release(p), code;
+    p->base.release = prim_release;
     *state = p;
     *workspace = p->workspace;
     return OK;
@@ -298,21 +314,6 @@ static int prim_open(Prim *p, Err *e) {
     if (code) return code;
     const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
     return check(dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE), "make the scratch", e);
-}
-
-void prim_release(void *state) {
-    Prim *p = state;
-    if (!p) return;
-    for (int k = 0; k < SLOTS; k++) {
-        Operand *o = &p->operand[k];
-        if (o->reorder) dnnl_primitive_destroy(o->reorder);
-        if (o->plain_memory) dnnl_memory_destroy(o->plain_memory);
-        if (o->inner_memory) dnnl_memory_destroy(o->inner_memory);
-    }
-    if (p->scratch) dnnl_memory_destroy(p->scratch);
-    if (p->primitive) dnnl_primitive_destroy(p->primitive);
-    dnnl_primitive_desc_destroy(p->desc);
-    mem_free(p);
 }
 
 static void convert(DType from, const void *source, DType to, void *target, size_t count) {

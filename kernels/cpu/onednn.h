@@ -38,6 +38,5 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
 bool prim_computes(dnnl_engine_t engine, DType t);
 
 int prim_run(const KArgs *args, Err *e);
-void prim_release(void *state); /* NULL is allowed */
 
 #endif
