@@ -135,7 +135,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
 
 # ---- the CUDA device: a shared object with the parts of the core that it needs; only its entry point is visible.
 # -z defs: an op without a kernel is a link error.
-PLUGIN_CORE = $(patsubst %,$(BUILD)/core/%.o,base/err base/mem base/shape program/op program/op_cache)
+PLUGIN_CORE = $(patsubst %,$(BUILD)/core/%.o,base/err base/mem base/shape program/linear_loss program/op program/op_cache)
 PLUGIN_LINK = -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/exports.map
 CUDA_C  = $(filter-out kernels/cuda/plan.c,$(wildcard kernels/cuda/*.c))
 CUDA_CU = $(wildcard kernels/cuda/*.cu)

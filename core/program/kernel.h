@@ -49,6 +49,12 @@ typedef int KernelRun(const KArgs *, Err *);
 typedef int KernelPrepare(const KArgs *, size_t limit, void **state, size_t *workspace, Err *);
 typedef void KernelRelease(void *state);
 
+/* The state of a PREPARED op begins with the function that frees it. A state may be NULL. */
+typedef struct KernelState { KernelRelease *release; } KernelState;
+static inline void kernel_state_release(void *state) {
+    if (state) ((KernelState *)state)->release(state);
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif

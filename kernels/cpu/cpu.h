@@ -22,12 +22,6 @@ typedef struct CpuDevice {
     Waiting waiting;
 } CpuDevice;
 
-/* The state of a PREPARED op begins with the function that frees it. A state may be NULL. */
-typedef struct CpuState { KernelRelease *release; } CpuState;
-static inline void cpu_state_release(void *state) {
-    if (state) ((CpuState *)state)->release(state);
-}
-
 /* A KernelPrepare per PREPARED op */
 #define PROTOTYPE_PREPARED(name) KernelPrepare k_cpu_##name##_prepare;
 #define PROTOTYPE_PLAIN(name)

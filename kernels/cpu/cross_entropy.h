@@ -1,5 +1,5 @@
-/* cross_entropy.h: cross entropy in parts: loss.c's sums and gradients over some of a batch's samples, for
- * linear_loss.c. */
+/* cross_entropy.h: cross entropy in parts, for linear_loss.c: loss.c's sums and gradients over some of a batch's
+ * samples. */
 #ifndef MT_CPU_CROSS_ENTROPY_H
 #define MT_CPU_CROSS_ENTROPY_H
 
@@ -7,10 +7,9 @@
 
 /* a: a cross_entropy. The sum of its samples' terms; fills its stats, where there are any. */
 double cross_entropy_terms(const KArgs *a);
-/* a: a cross_entropy or its gradient. The sum of the weights of the samples that are not ignored; w: the classes'
- * weights, NULL: all are 1 */
-double cross_entropy_count(const KArgs *a, const float *w);
-/* a: a cross_entropy_dx, whose loss is the mean over so many samples. Fills its dx. */
-void cross_entropy_slopes(const KArgs *a, double count);
+/* a: a cross_entropy; its t: of all samples, of whose terms `sum` is the sum. Stores the loss. */
+void cross_entropy_finish(const KArgs *a, double sum);
+/* a: a cross_entropy_dx; t: the samples of which the loss is the mean, its own among them. Fills its dx. */
+void cross_entropy_slopes(const KArgs *a, const View *t);
 
 #endif

@@ -19,4 +19,4 @@ static KernelPrepare *const prepares[] = {
 
 #define TABLE_OF(isa) cpu_kernels_##isa
 #define TABLE(isa) TABLE_OF(isa)
-const CpuKernels TABLE(ISA) = {runs, prepares, cpu_state_release, prim_computes};
+const CpuKernels TABLE(ISA) = {runs, prepares, kernel_state_release, prim_computes};

@@ -46,10 +46,11 @@ static Softmax softmax_row(const KArgs *a, int64_t n, bool ignored) {
     return s;
 }
 
-double cross_entropy_count(const KArgs *a, const float *w) {
-    const int32_t *t = a->cross_entropy.t.data;
+/* The sum of the weights of samples that are not ignored */
+static double samples_counted(const KArgs *a, const View *labels, const float *w) {
+    const int32_t *t = labels->data;
     double count = 0;
-    for (int64_t n = 0; n < a->cross_entropy.t.count; n++)
+    for (int64_t n = 0; n < labels->count; n++)
         if (t[n] != a->attr->loss.ignore_index) count += (double)class_weight(w, t[n]);
     return count;
 }
@@ -98,18 +99,22 @@ double cross_entropy_terms(const KArgs *a) {
     return range_sum(a, a->cross_entropy.t.count, cross_entropy_sum);
 }
 
+void cross_entropy_finish(const KArgs *a, double sum) {
+    loss_store(a, sum, samples_counted(a, &a->cross_entropy.t, a->cross_entropy.w.data));
+}
+
 int k_cpu_cross_entropy(const KArgs *a, Err *e) {
     (void)e;
-    loss_store(a, cross_entropy_terms(a), cross_entropy_count(a, a->cross_entropy.w.data));
+    cross_entropy_finish(a, cross_entropy_terms(a));
     return OK;
 }
 
-void cross_entropy_slopes(const KArgs *a, double count) {
+void cross_entropy_slopes(const KArgs *a, const View *t) {
     assert(operands_fit(&a->cross_entropy_dx.x, &a->cross_entropy_dx.t, &a->cross_entropy_dx.w,
                         &a->cross_entropy_dx.stats));
     assert(a->cross_entropy_dx.dx.count == a->cross_entropy_dx.x.count);
     const float *w = a->cross_entropy_dx.w.data;
-    float scale = slope_scale(a, count);
+    float scale = slope_scale(a, samples_counted(a, t, w));
     double all = 0;
     for (int64_t c = 0; c < classes_of(a); c++) all += (double)class_weight(w, c);
 #pragma omp parallel for schedule(static) if (a->cross_entropy_dx.x.count > BLOCK)
@@ -118,7 +123,7 @@ void cross_entropy_slopes(const KArgs *a, double count) {
 
 int k_cpu_cross_entropy_dx(const KArgs *a, Err *e) {
     (void)e;
-    cross_entropy_slopes(a, cross_entropy_count(a, a->cross_entropy_dx.w.data));
+    cross_entropy_slopes(a, &a->cross_entropy_dx.t);
     return OK;
 }
 

@@ -46,7 +46,7 @@ typedef struct Operand {
 } Operand;
 
 typedef struct Prim {
-    CpuState base;
+    KernelState base;
     CpuDevice *cpu;
     dnnl_primitive_desc_t desc;
     dnnl_primitive_t primitive;       /* made at the first run, since a prediction never runs and must be quick; one with

@@ -48,8 +48,7 @@ typedef struct CudaDevice {
     CudaQueue *queue;
 } CudaDevice;
 
-/* The state of a PREPARED op begins with the function that frees it. A state may be NULL. */
-typedef struct CudaState { KernelRelease *release; } CudaState;
+typedef KernelState CudaState;
 
 static inline CudaDevice *cuda_of(const KArgs *args) { return (CudaDevice *)args->device; }
 

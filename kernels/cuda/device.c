@@ -47,16 +47,12 @@ static int real_run(Device *d, const KArgs *args, Err *e) {
     return code;
 }
 
-static void release_state(void *state) {
-    if (state) ((CudaState *)state)->release(state);
-}
-
 /* Choosing a plan again costs far more than keeping it: only plans that many cells have not used are dropped. */
 void cuda_trim(Device *d, bool all) {
     enum { KEEP = 2048 };
     OpCache *prepared = &((CudaDevice *)d)->prepared;
-    if (all) op_cache_clear(prepared, release_state);
-    else op_cache_trim(prepared, KEEP, release_state);
+    if (all) op_cache_clear(prepared, kernel_state_release);
+    else op_cache_trim(prepared, KEEP, kernel_state_release);
 }
 
 /* ---- properties */
@@ -103,7 +99,7 @@ static void real_evidence(Device *d, DeviceEvidence *out) { nvml_evidence(((Cuda
 /* ---- opening and closing */
 
 void cuda_release(CudaDevice *c) {
-    op_cache_clear(&c->prepared, release_state);
+    op_cache_clear(&c->prepared, kernel_state_release);
     tuning_free(c->tuning);
     libraries_close(c);
     nvml_close(c->nvml);

@@ -219,8 +219,10 @@ size_t gemm_version(void) { return cublasLtGetVersion(); }
 void gemm_id(const GemmPlan *p, EngineId *id) { algorithm_name(&p->algorithm, id); }
 size_t gemm_workspace(const GemmPlan *p) { return p->workspace; }
 
-int gemm_run(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *vector, void *d, void *workspace, Err *e) {
-    static const float one = 1.0f, zero = 0.0f;
+/* beta: what D is multiplied by before the product is added */
+static int product(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *vector, float beta, void *d,
+                   void *workspace, Err *e) {
+    const float one = 1.0f;
     cublasLtHandle_t handle;
     if (((uintptr_t)a | (uintptr_t)b | (uintptr_t)d | (p->vector ? (uintptr_t)vector : 0)) % GEMM_ALIGNMENT)
         return err_set(e, ERR_INTERNAL, "a matrix of a product does not start at a multiple of %d bytes",
@@ -231,9 +233,18 @@ int gemm_run(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *vec
     if (p->vector)
         SET(status, p->product, cublasLtMatmulDescSetAttribute, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
     if (!status)
-        status = cublasLtMatmul(handle, p->product, &one, b, p->first, a, p->second, &zero, d, p->d, d, p->d,
+        status = cublasLtMatmul(handle, p->product, &one, b, p->first, a, p->second, &beta, d, p->d, d, p->d,
                                 &p->algorithm, workspace, p->workspace, c->stream);
     return blas_check(status, "a product", e);
+}
+
+int gemm_run(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *vector, void *d, void *workspace, Err *e) {
+    return product(c, p, a, b, vector, 0.0f, d, workspace, e);
+}
+
+int gemm_add(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *d, void *workspace, Err *e) {
+    assert(!p->epilogue);
+    return product(c, p, a, b, NULL, 1.0f, d, workspace, e);
 }
 
 void gemm_close(GemmPlan *p) {

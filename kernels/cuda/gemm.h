@@ -40,6 +40,8 @@ void gemm_id(const GemmPlan *plan, EngineId *id);
 size_t gemm_workspace(const GemmPlan *plan); /* bytes that it uses */
 int gemm_run(CudaDevice *c, GemmPlan *plan, const void *a, const void *b, void *vector, void *d, void *workspace,
              Err *e);
+/* The same with D += op(A) op(B), for a product without an epilogue. */
+int gemm_add(CudaDevice *c, GemmPlan *plan, const void *a, const void *b, void *d, void *workspace, Err *e);
 void gemm_close(GemmPlan *plan); /* NULL is allowed */
 
 #endif

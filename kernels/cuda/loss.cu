@@ -1,5 +1,6 @@
 /* loss.cu: losses and their gradients. A loss is a sum of terms (sums.h) over a number of samples. Sums are in double,
  * terms in fp32. */
+#include "cross_entropy.h"
 #include "program/loss.h"
 #include "sums.h"
 
@@ -14,8 +15,17 @@ static __device__ inline LossPart block_part(LossPart mine) {
     return p;
 }
 
-/* Where a loss goes. w: the classes' weights [weights], stats [N]: of cross entropy, each may be NULL */
-typedef struct LossTo { LossAttr attr; const float *w; int64_t weights; float *loss; LossPart *parts; Softmax *stats; } LossTo;
+/* Where a loss goes. w: the classes' weights [weights], stats [N]: of cross entropy, each may be NULL; loss NULL: the
+ * blocks' sums stay in parts; add: to those that are there */
+typedef struct LossTo {
+    LossAttr attr;
+    const float *w;
+    int64_t weights;
+    float *loss;
+    LossPart *parts;
+    Softmax *stats;
+    bool add;
+} LossTo;
 
 static __device__ inline void loss_store(const LossTo *to, LossPart all) {
     *to->loss = loss_value(&to->attr, all.sum, all.count);
@@ -25,7 +35,11 @@ static __device__ inline void loss_store(const LossTo *to, LossPart all) {
 static __device__ inline void part_store(const LossTo *to, LossPart mine) {
     LossPart p = block_part(mine);
     if (threadIdx.x) return;
-    if (gridDim.x == 1) loss_store(to, p);
+    if (to->add) {
+        p.sum += to->parts[blockIdx.x].sum;
+        p.count += to->parts[blockIdx.x].count;
+    }
+    if (to->loss && gridDim.x == 1) loss_store(to, p);
     else to->parts[blockIdx.x] = p;
 }
 
@@ -55,7 +69,7 @@ static int loss_run(const KArgs *a, Err *e, void (*terms)(LossTo, Elements, Elem
                     int64_t rows) {
     const View *x = &a->cross_entropy.x, *loss = &a->cross_entropy.loss;
     LossTo to = {a->attr->loss, (const float *)a->cross_entropy.w.data, a->cross_entropy.w.count, (float *)loss->data,
-                 (LossPart *)a->workspace, (Softmax *)a->cross_entropy.stats.data};
+                 (LossPart *)a->workspace, (Softmax *)a->cross_entropy.stats.data, false};
     assert(rows > 0 && x->count % rows == 0 && operand_is_float(x) && operand_is_fp32(loss));
     int parts = (int)sum_parts(x->count, sizeof(LossPart), a->workspace_bytes);
     int rc = launch_op(a, e, terms, parts, LOSS_THREADS, to, elements_of(x), target_of(a), rows, x->count / rows);
@@ -118,6 +132,8 @@ typedef struct Gradient {
     const float *w;
     const Softmax *stats;
     Elements dx;
+    const int32_t *counted; /* [samples]: the labels of which the loss is the mean */
+    int64_t samples;
 } Gradient;
 
 /* The sum of the weights of samples that are not ignored. Each block counts anew: labels are few bytes beside the
@@ -139,7 +155,7 @@ static __device__ inline double weights_sum(const float *w, int64_t classes) {
 static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements targets, int64_t rows,
                                             int64_t classes) {
     const int32_t *t = (const int32_t *)targets.data;
-    double count = to.attr.sum ? 1.0 : samples_counted(t, to.w, rows, to.attr.ignore_index);
+    double count = to.attr.sum ? 1.0 : samples_counted(to.counted, to.w, to.samples, to.attr.ignore_index);
     double all = weights_sum(to.w, classes);
     float scale = loss_slope_scale(&to.attr, to.state, count);
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
@@ -164,18 +180,41 @@ int k_cuda_cross_entropy(const KArgs *a, Err *e) {
     return loss_run(a, e, cross_entropy_terms, t->count);
 }
 
-int k_cuda_cross_entropy_dx(const KArgs *a, Err *e) {
+int cuda_cross_entropy_slopes(const KArgs *a, const View *all, Err *e) {
     const View *x = &a->cross_entropy_dx.x, *t = &a->cross_entropy_dx.t, *dx = &a->cross_entropy_dx.dx;
     const View *w = &a->cross_entropy_dx.w, *stats = &a->cross_entropy_dx.stats;
     assert(t->dtype == DT_I32 && x->shape.rank == 2 && t->count == x->shape.dim[0] && dx->count == x->count);
     assert(operand_is_vector(w, x->shape.dim[1]) && operand_is_vector(stats, 2 * t->count));
     Gradient to = {a->attr->loss, (const StepState *)a->cross_entropy_dx.state.data, (const float *)w->data,
-                   (const Softmax *)stats->data, elements_of(dx)};
+                   (const Softmax *)stats->data, elements_of(dx), (const int32_t *)all->data, all->count};
     /* few, since each of them counts all labels */
     int64_t few = (int64_t)cuda_of(a)->model.processors * SLOPE_BLOCKS;
     unsigned blocks = (unsigned)min_i64((t->count + LOSS_WARPS - 1) / LOSS_WARPS, few);
     return launch_op(a, e, cross_entropy_slopes, blocks, LOSS_THREADS, to, elements_of(x), elements_of(t), t->count,
                      x->count / t->count);
+}
+
+int k_cuda_cross_entropy_dx(const KArgs *a, Err *e) {
+    return cuda_cross_entropy_slopes(a, &a->cross_entropy_dx.t, e);
+}
+
+/* ---- the same in parts (cross_entropy.h) */
+
+size_t cuda_cross_entropy_sums(const KArgs *a) {
+    return (size_t)sum_parts(a->cross_entropy.x.count, sizeof(LossPart), SIZE_MAX / 2) * sizeof(LossPart);
+}
+
+int cuda_cross_entropy_terms(const KArgs *a, void *sums, size_t bytes, Err *e) {
+    const View *x = &a->cross_entropy.x;
+    LossTo to = {a->attr->loss, (const float *)a->cross_entropy.w.data, a->cross_entropy.w.count, NULL,
+                 (LossPart *)sums, (Softmax *)a->cross_entropy.stats.data, a->micro > 0};
+    return launch_op(a, e, cross_entropy_terms, (unsigned)(bytes / sizeof(LossPart)), LOSS_THREADS, to, elements_of(x),
+                     elements_of(&a->cross_entropy.t), x->shape.dim[0], x->shape.dim[1]);
+}
+
+int cuda_cross_entropy_finish(const KArgs *a, const void *sums, size_t bytes, Err *e) {
+    LossTo to = {a->attr->loss, NULL, 0, (float *)a->cross_entropy.loss.data, (LossPart *)(uintptr_t)sums, NULL, false};
+    return launch_op(a, e, loss_finish, 1, LOSS_THREADS, to, (int)(bytes / sizeof(LossPart)));
 }
 
 /* ---- losses of single elements: x and t of one shape and order */

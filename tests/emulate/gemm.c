@@ -21,6 +21,7 @@ typedef struct GemmCall {
     size_t workspace_bytes;
     double seconds;
     int64_t index; /* of the product among many */
+    bool add;
 } GemmCall;
 
 size_t gemm_version(void) { return 1; }
@@ -93,7 +94,9 @@ static void row_compute(const GemmCall *c, int64_t i) {
         for (int64_t l = 0; l < g->k; l++) sum += a_at(c, i, l) * b_at(c, l, j);
         if ((g->epilogue == GEMM_RELU || g->epilogue == GEMM_BIAS_RELU) && sum < 0) sum = 0;
         const int64_t stride = g->d_stride ? g->d_stride : g->n;
-        dtype_store(g->out, c->d, (size_t)(c->index * g->d_step + i * stride + j), (float)sum);
+        const size_t to = (size_t)(c->index * g->d_step + i * stride + j);
+        if (c->add) sum += dtype_load(g->out, c->d, to);
+        dtype_store(g->out, c->d, to, (float)sum);
     }
 }
 
@@ -110,8 +113,17 @@ static void compute(void *args) {
         }
 }
 
-int gemm_run(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *vector, void *d, void *workspace, Err *e) {
-    GemmCall call = {p->g, a, b, vector, d, workspace, p->workspace, p->seconds, 0};
+static int enqueue(CudaDevice *c, GemmCall *call, Err *e) {
     cudaLaunchConfig_t config = {.gridDim = {1, 1, 1}, .blockDim = {1, 1, 1}, .stream = c->stream};
-    return cuda_check(c, emulate_launch(&config, compute, &call, sizeof call), "a product", e);
+    return cuda_check(c, emulate_launch(&config, compute, call, sizeof *call), "a product", e);
+}
+
+int gemm_run(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *vector, void *d, void *workspace, Err *e) {
+    GemmCall call = {p->g, a, b, vector, d, workspace, p->workspace, p->seconds, 0, false};
+    return enqueue(c, &call, e);
+}
+
+int gemm_add(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *d, void *workspace, Err *e) {
+    GemmCall call = {p->g, a, b, NULL, d, workspace, p->workspace, p->seconds, 0, true};
+    return enqueue(c, &call, e);
 }
