@@ -215,9 +215,9 @@ int linear_loss_prepare(const LossKernels *with, const KArgs *a, size_t limit, v
     int code = OK;
     if (!s) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *s);
     s->base.release = release;
-    for (int k = 0; k < SIZES && !code; k++) {
+    for (int k = 0; k < SIZES && n[k] && !code; k++) {
         const Part p = part_of(&o, &at, 0, n[k]);
-        if (n[k]) code = prepare_part(with, &p, limit, s, k, &room, e);
+        code = prepare_part(with, &p, limit, s, k, &room, e);
     }
     if (code) {
         release(s);

@@ -43,16 +43,16 @@ static int dw_bf16(const KArgs *a, Err *e) {
 
 static int dw_run(const KArgs *a, Err *e) {
     const int64_t o = a->linear_dw.dw.shape.dim[0], i = a->linear_dw.dw.shape.dim[1], n = a->linear_dw.dy.count / o;
-    Room room = {a->workspace, 0};
+    Room needed = {NULL, 0}, room = {a->workspace, 0};
     KArgs wide;
     if (is_bf16(a)) return dw_bf16(a, e);
+    fp32_enter(a, &needed, &wide);
+    int code = room_check(&needed, a, e);
+    if (code) return code;
     fp32_enter(a, &room, &wide);
-    float *dw = wide.linear_dw.dw.data;
+    float *dw = wide.linear_dw.dw.data, *x = wide.linear_dw.x.data, *dy = wide.linear_dw.dy.data;
     if (a->micro && dw != a->linear_dw.dw.data) fp32_widen(&a->linear_dw.dw, dw);
-    int code = room_check(&room, a, e);
-    if (!code)
-        code = product_check(product(o, i, n, 1, transposed(wide.linear_dw.dy.data, o), matrix(wide.linear_dw.x.data, i),
-                                     a->micro > 0, matrix(dw, i)), e);
+    code = product_check(product(o, i, n, 1, transposed(dy, o), matrix(x, i), a->micro > 0, matrix(dw, i)), e);
     fp32_leave(a, &wide);
     return code;
 }
