@@ -1,6 +1,6 @@
-/* t_sequence.c: recurrent layers and attention, on every device, against their float64 twins (tests/reference/), in
+/* t_sequence.c: recurrent layers, attention, and the cross entropy of a linear layer in parts, on every device, against their float64 twins (tests/reference/), in
  * every element type. Operands and the workspace stand between guard bytes; a second run, with one thread or with
- * threads and blocks in reverse order, must give the same bits.
+ * threads and blocks in reverse order, must give the same bits, and so must one in place, if ops.def allows it.
  *
  * "cuda:0" is the emulated GPU of tests/emulate/, or a real one: MEMTIDE_CUDA names the plugin. */
 
@@ -24,6 +24,7 @@ typedef struct Bench {
     Attr attr;
     Operand at[OPERANDS]; /* inputs, then outputs */
     Ref ref;
+    StepState state;      /* operand "state", if there is one */
     char problem[200];    /* the first one found */
 } Bench;
 
@@ -58,6 +59,14 @@ static void add_calls(Bench *b, int k, int calls) {
     b->at[k].exact[0] = calls;
 }
 
+/* With a loss scale. */
+static void add_state(Bench *b, int k) {
+    b->state = (StepState){1024, 3, 0, 5};
+    add(b, k, shape1(sizeof b->state / sizeof(int32_t)), DT_I32, 0);
+    memcpy(storage(&b->at[k]), &b->state, sizeof b->state);
+    for (int64_t i = 0; i < b->at[k].view.count; i++) b->at[k].exact[i] = ((int32_t *)b->at[k].view.data)[i];
+}
+
 /* Numbers into the storage, and what the storage made of them back. */
 static void pack(Operand *o) {
     for (int64_t i = 0; i < o->view.count; i++) {
@@ -74,7 +83,7 @@ static Tensor tensor_of(const Operand *o) { return (Tensor){o->view.shape, o->vi
 
 static void twin(Bench *b, RefFn *f) {
     Ref *r = &b->ref;
-    *r = (Ref){.attr = &b->attr, .seed = 42, .scratch = must(calloc(4096, sizeof(double)))};
+    *r = (Ref){.attr = &b->attr, .seed = 42, .state = b->state.loss_scale > 0 ? &b->state : NULL, .scratch = must(calloc(4096, sizeof(double)))};
     for (int k = 0; k < OP_IN; k++) r->in[k] = tensor_of(&b->at[k]);
     for (int k = 0; k < OP_OUT; k++) r->out[k] = tensor_of(&b->at[OP_IN + k]);
     f(r);
@@ -113,6 +122,18 @@ static void run_twice(Bench *b) {
     }
 }
 
+/* Output 0 in the storage of input 0 */
+static void run_inplace(Bench *b) {
+    Operand *x = &b->at[0], *y = &b->at[OP_IN];
+    const View apart = y->view;
+    if (op_info(b->kind)->inplace != 0 || !x->block || !y->block || x->bytes != y->bytes) return;
+    y->view.data = x->view.data;
+    run(b);
+    y->view = apart;
+    if (memcmp(y->first, storage(x), y->bytes)) PROBLEM(b, "in place output 0 is another one");
+    memcpy(storage(y), y->first, y->bytes);
+}
+
 /* fp32 rounding on the way, relative to the largest element (sums may cancel), and one rounding to the element type. */
 static void compare(Bench *b, double rounding) {
     static const double half_ulp[DT_COUNT] = {[DT_BF16] = 1.0 / 256, [DT_F16] = 1.0 / 2048};
@@ -143,6 +164,7 @@ static void check(Bench *b, RefFn *f, double rounding, const char *format, ...) 
         if (b->at[k].block) pack(&b->at[k]);
     twin(b, f);
     run_twice(b);
+    run_inplace(b);
     compare(b, rounding);
     if (!ok(!b->problem[0], "%s %s: %s", b->device->table->kind, op_info(b->kind)->name, name))
         printf("# %s\n", b->problem);
@@ -390,12 +412,78 @@ static void check_attention(Device *device, const AttentionCase *c, DType t) {
     check(&b, ref_attention_dx, rounding, "%s, %s", c->name, dtype_name(t));
 }
 
+/* ---- the cross entropy of a linear layer's output */
+
+typedef struct LossCase {
+    const char *name;
+    int64_t n, i, o;
+    LossAttr attr;
+    bool bias, weights, scaled;
+    unsigned absent; /* bit per output of the gradient: dx, dw, db, loss */
+} LossCase;
+
+#define OF(scale_, chunks_, ...) {.scale = scale_, .chunks = chunks_, __VA_ARGS__}
+static const LossCase losses[] = {
+    {"one", 1, 1, 1, OF(1, 1, .ignore_index = -100), true, false, false, 0},
+    {"one part", 5, 7, 33, OF(1, 1, .ignore_index = -100), true, false, false, 0},
+    {"fewer rows than parts", 5, 7, 33, OF(1, 100, .ignore_index = -100), true, false, false, 0},
+    {"few classes", 37, 19, 6, OF(0.25f, 3, .ignore_index = -100), true, false, true, 0},
+    {"two parts", 16, 8, 24, OF(1, 2, .ignore_index = 3), false, false, false, 4},
+    {"a smaller last part", 37, 13, 129, OF(0.5f, 4, .ignore_index = -100), true, false, true, 0},
+    {"class weights", 37, 13, 129, OF(1, 4, .ignore_index = 5), true, true, true, 0},
+    {"smooth labels", 37, 13, 129, OF(1, 3, .smoothing = 0.2f, .ignore_index = 5), false, true, false, 4},
+    {"z-loss", 29, 13, 129, OF(1, 3, .beta = 0.05f, .ignore_index = 5), true, true, true, 0},
+    {"a sum", 29, 13, 129, OF(1, 3, .sum = 1, .ignore_index = 5), true, false, true, 0},
+    {"a frozen head", 37, 20, 65, OF(1, 3, .ignore_index = -100), true, false, false, 6},
+    {"a head alone", 37, 20, 65, OF(1, 3, .ignore_index = -100), true, false, false, 1},
+    {"a bias alone", 37, 20, 65, OF(1, 3, .ignore_index = -100), true, false, false, 3},
+    {"without the loss", 37, 20, 65, OF(1, 3, .ignore_index = -100), true, false, true, 8},
+    {"long rows, many parts", 100, 40, 1111, OF(1, 9, .ignore_index = -100), false, false, true, 4},
+};
+
+/* Where a part's logits and their gradient are rounded to 16 bits, and dw with every part */
+static double loss_rounding(DType t) { return t == DT_F32 ? 4e-6 : t == DT_BF16 ? 1.0 / 50 : 1.0 / 400; }
+
+static void open_loss(Bench *b, Device *device, OpKind kind, const LossCase *c, DType t) {
+    memset(b, 0, sizeof *b);
+    b->device = device;
+    b->kind = kind;
+    b->attr.loss = c->attr;
+    add(b, 0, shape2(c->n, c->i), t, 2);
+    add(b, 1, shape2(c->o, c->i), t, 1);
+    if (c->bias) add(b, 2, shape1(c->o), DT_F32, 1);
+    add(b, 3, shape1(c->n), DT_I32, 0);
+    for (int64_t k = 0; k < c->n; k++) b->at[3].exact[k] = floor((0.5 + 0.499 * uniform()) * (double)c->o);
+    if (c->weights) add(b, 4, shape1(c->o), DT_F32, 1);
+    for (int64_t k = 0; c->weights && k < c->o; k++) b->at[4].exact[k] = 0.1 + fabs(b->at[4].exact[k]);
+}
+
+/* dw_type: of dw; under autocast a copy of w in 16 bits is multiplied, and dw has 32. */
+static void check_loss(Device *device, const LossCase *c, DType t, DType dw_type) {
+    Bench b;
+    open_loss(&b, device, OP_linear_cross_entropy, c, t);
+    add(&b, OP_IN, shape1(1), DT_F32, 0);
+    check(&b, ref_linear_cross_entropy, loss_rounding(t), "%s, %s", c->name, dtype_name(t));
+    open_loss(&b, device, OP_linear_cross_entropy_dx, c, t);
+    if (c->scaled) add_state(&b, 5);
+    if (!(c->absent & 1)) add(&b, OP_IN, shape2(c->n, c->i), t, 0);
+    if (!(c->absent & 2)) add(&b, OP_IN + 1, shape2(c->o, c->i), dw_type, 0);
+    if (!(c->absent & 4)) add(&b, OP_IN + 2, shape1(c->o), DT_F32, 0);
+    if (!(c->absent & 8)) add(&b, OP_IN + 3, shape1(1), DT_F32, 0);
+    check(&b, ref_linear_cross_entropy_dx, loss_rounding(t), "%s, %s, dw of %s", c->name, dtype_name(t),
+          dtype_name(dw_type));
+}
+
 static void test_device(Device *device) {
     static const DType types[] = {DT_F32, DT_BF16, DT_F16};
     for (size_t t = 0; t < ARRAY_LEN(types); t++) {
         for (size_t i = 0; i < ARRAY_LEN(rnns); i++) /* the CPU treats a large w_hh apart */
             if (rnns[i].h < 100 || !strcmp(device->table->kind, "cpu")) check_rnn(device, &rnns[i], types[t]);
         for (size_t i = 0; i < ARRAY_LEN(attentions); i++) check_attention(device, &attentions[i], types[t]);
+        for (size_t i = 0; i < ARRAY_LEN(losses); i++) {
+            check_loss(device, &losses[i], types[t], types[t]);
+            if (types[t] != DT_F32) check_loss(device, &losses[i], types[t], DT_F32);
+        }
     }
 }
 

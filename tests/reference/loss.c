@@ -1,5 +1,7 @@
 #include <math.h>
+#include <stdlib.h>
 
+#include "ref_conv.h"
 #include "reference.h"
 
 static double reduce(const Ref *r, double sum, double count) {
@@ -80,6 +82,49 @@ void ref_cross_entropy_dx(Ref *r) {
             r->cross_entropy_dx.dx.at[i] = ignored(r, n) ? 0 : scale * (mass * p - wanted(r, w, n, c));
         }
     }
+}
+
+/* ---- of x w^T + b */
+
+/* The logits, and a cross entropy of them, as an op and as its gradient, dx in the logits' place */
+static Ref of_logits(const Ref *r) {
+    const Tensor *x = &r->linear_cross_entropy.x, *w = &r->linear_cross_entropy.w, *t = &r->linear_cross_entropy.t;
+    const int64_t classes = w->shape.dim[0];
+    Tensor y = {shape2(t->count, classes), t->count * classes, calloc((size_t)(t->count * classes), sizeof(double))};
+    if (!y.at) abort();
+    ref_linear(y.at, x->at, w->at, r->linear_cross_entropy.b.at, t->count, w->shape.dim[1], classes);
+    Ref loss = {.attr = r->attr, .state = r->state};
+    loss.cross_entropy.x = y;
+    loss.cross_entropy.t = *t;
+    return loss;
+}
+
+void ref_linear_cross_entropy(Ref *r) {
+    Ref loss = of_logits(r);
+    loss.cross_entropy.w = r->linear_cross_entropy.weight;
+    loss.cross_entropy.loss = r->linear_cross_entropy.loss;
+    ref_cross_entropy(&loss);
+    free(loss.cross_entropy.x.at);
+}
+
+void ref_linear_cross_entropy_dx(Ref *r) {
+    const Tensor *x = &r->linear_cross_entropy_dx.x, *w = &r->linear_cross_entropy_dx.w;
+    Tensor *dx = &r->linear_cross_entropy_dx.dx, *dw = &r->linear_cross_entropy_dx.dw, *db = &r->linear_cross_entropy_dx.db;
+    const int64_t n = r->linear_cross_entropy_dx.t.count, classes = w->shape.dim[0], inputs = w->shape.dim[1];
+    Ref loss = of_logits(r), slopes = loss;
+    double *all = calloc((size_t)(classes * inputs), sizeof *all); /* dw, where only db is wanted */
+    if (!all) abort();
+    loss.cross_entropy.w = r->linear_cross_entropy_dx.weight;
+    loss.cross_entropy.loss = r->linear_cross_entropy_dx.loss;
+    if (loss.cross_entropy.loss.at) ref_cross_entropy(&loss);
+    slopes.cross_entropy_dx.w = r->linear_cross_entropy_dx.weight;
+    slopes.cross_entropy_dx.dx = slopes.cross_entropy_dx.x;
+    ref_cross_entropy_dx(&slopes);
+    const double *dy = slopes.cross_entropy_dx.dx.at;
+    if (dx->at) ref_linear_dx(dx->at, dy, w->at, n, inputs, classes);
+    if (dw->at || db->at) ref_linear_dw(dw->at ? dw->at : all, db->at, x->at, dy, n, inputs, classes);
+    free(loss.cross_entropy.x.at);
+    free(all);
 }
 
 /* ---- losses of single elements: the formulas of PyTorch's documentation */

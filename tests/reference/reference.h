@@ -55,6 +55,6 @@ void ref_softmax_stats(const double *x, int64_t classes, double *stats);
     "addcdiv! 0 8 19 21; results 22 8 11; replaced 5 9;"
 
 /* Not in the table: their cases are in t_sequence.c. */
-RefFn ref_rnn, ref_rnn_dx, ref_attention, ref_attention_dx;
+RefFn ref_rnn, ref_rnn_dx, ref_attention, ref_attention_dx, ref_linear_cross_entropy, ref_linear_cross_entropy_dx;
 
 #endif
