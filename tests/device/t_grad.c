@@ -290,13 +290,14 @@ static double worst_error(const Network *net, Program *p, int k) {
     return worst / scale;
 }
 
-/* Takes the network. */
-static void check_network(Network *net, const char *layer, const char *loss) {
+/* Takes the network. chunks: of its loss */
+static void check_chunks(Network *net, const char *layer, const char *loss, int chunks) {
     Settings s = settings_default();
     Program *p = NULL;
     s.keep_gradients = true;
     s.optimizer.rule.lr = 0;
     s.checkpoint = CHECKPOINT_MARKED;
+    s.loss_chunks = chunks;
     if (!ok(net && compile(net, &s, cpu, NULL, NULL, &p, &e) == OK, "%s with %s compiles", layer, loss))
         printf("# %s\n", e.text);
     for (int k = 0; p && k < net->n_params; k++) {
@@ -308,6 +309,18 @@ static void check_network(Network *net, const char *layer, const char *loss) {
     program_free(p);
     network_free(net);
 }
+
+static void check_network(Network *net, const char *layer, const char *loss) { check_chunks(net, layer, loss, 1); }
+
+/* Losses in parts: 18 rows of 40 logits as 8, 8 and 2 */
+static const struct { const char *what, *net; } in_parts[] = {
+    {"a loss in parts", NET_VOCABULARY("Linear(8, 40)")}, {"with a frozen head", NET_VOCABULARY("Linear(8, 40)!")},
+    {"with a tied head", NET_TIED}, {"with a body that is frozen", "Sequential{Embedding(40, 8)! Linear(8, 40) Flatten(0, 1)}"},
+};
+static const char *const parts_losses[] = {
+    "CrossEntropyLoss", "CrossEntropyLoss(reduction=sum, ignore_index=3)",
+    "CrossEntropyLoss(label_smoothing=0.3, ignore_index=3, lse_square_scale=0.1)",
+};
 
 /* Other losses, and what stands before them */
 static const struct { const char *before, *loss; } losses[] = {
@@ -342,6 +355,11 @@ int main(void) {
                   "CrossEntropyLoss");
     for (size_t i = 0; i < ARRAY_LEN(losses); i++) check_loss(losses[i].before, losses[i].loss);
     check_network(net_new(NET_HEADS, LOSS_HEADS, shape4(3, 3, 12, 12), &e), "three outputs", LOSS_HEADS);
+    for (size_t i = 0; i < ARRAY_LEN(in_parts) * ARRAY_LEN(parts_losses); i++) {
+        const char *loss = parts_losses[i % ARRAY_LEN(parts_losses)];
+        const size_t k = i / ARRAY_LEN(parts_losses);
+        check_chunks(net_new(in_parts[k].net, loss, shape2(3, 6), &e), in_parts[k].what, loss, 3);
+    }
     device_close(cpu);
     return tap_done();
 }

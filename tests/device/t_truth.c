@@ -8,21 +8,25 @@
 static Device *device;
 
 #define CE "CrossEntropyLoss"
-/* block: of Adam's states of 8 bits, 0: they are fp32 */
-static const struct { const char *what, *text; const char *loss; Shape input; int block; } others[] = {
-    {"that normalises", NET_NORMS, CE, {4, {3, 3, 12, 12}}, 0}, {"of lines", NET_LINES, CE, {3, {3, 3, 16, 1}}, 0},
-    {"of patches", NET_PATCHES, CE, {4, {3, 3, 12, 12}}, 0},
-    {"that reads indices", NET_WORDS, CE, {2, {2, 6, 1, 1}}, 0},
-    {"for sequences", NET_SEQUENCE, CE, {3, {3, 5, 6, 1}}, 0},
-    {"for two sequences", NET_CROSS, CE, {3, {3, 5, 6, 1}}, 0}, {"like LLaMA", NET_LLAMA, CE, {3, {3, 5, 6, 1}}, 0},
-    {"of tensor operations", NET_OWN, CE, {3, {3, 5, 6, 1}}, 0},
-    {"of several outputs", NET_HEADS, LOSS_HEADS, {4, {3, 3, 12, 12}}, 0},
-    {"with states of 8 bits", NET_ARTICLE, CE, {4, {3, 3, 32, 32}}, 256},
+/* block: of Adam's states of 8 bits, 0: they are fp32; chunks: of the loss, 0: 1 */
+static const struct { const char *what, *text; const char *loss; Shape input; int block, chunks; } others[] = {
+    {"that normalises", NET_NORMS, CE, {4, {3, 3, 12, 12}}, 0, 0}, {"of lines", NET_LINES, CE, {3, {3, 3, 16, 1}}, 0, 0},
+    {"of patches", NET_PATCHES, CE, {4, {3, 3, 12, 12}}, 0, 0},
+    {"that reads indices", NET_WORDS, CE, {2, {2, 6, 1, 1}}, 0, 0},
+    {"for sequences", NET_SEQUENCE, CE, {3, {3, 5, 6, 1}}, 0, 0},
+    {"for two sequences", NET_CROSS, CE, {3, {3, 5, 6, 1}}, 0, 0}, {"like LLaMA", NET_LLAMA, CE, {3, {3, 5, 6, 1}}, 0, 0},
+    {"of tensor operations", NET_OWN, CE, {3, {3, 5, 6, 1}}, 0, 0},
+    {"of several outputs", NET_HEADS, LOSS_HEADS, {4, {3, 3, 12, 12}}, 0, 0},
+    {"with states of 8 bits", NET_ARTICLE, CE, {4, {3, 3, 32, 32}}, 256, 0},
+    {"with its loss in parts", NET_VOCABULARY("Linear(8, 40)"), CE, {2, {3, 6, 1, 1}}, 0, 3},
+    {"with a frozen head", NET_VOCABULARY("Linear(8, 40, bias=false)!"), CE, {2, {3, 6, 1, 1}}, 0, 3},
+    {"with a tied head", NET_TIED, CE "(ignore_index=3, lse_square_scale=0.01)", {2, {3, 6, 1, 1}}, 0, 2},
+    {"whose loss has one part", NET_VOCABULARY("Linear(8, 40)"), CE, {2, {3, 6, 1, 1}}, 0, 0},
 };
 
 /* Every combination, or every `step`-th; losses do not depend on checkpointing, offloading, in-place or the
  * allocator by a bit. */
-static void combinations(const Network *net, int step, int block) {
+static void combinations(const Network *net, int step, int block, int chunks) {
     for (int precision = 0; precision < PREC_COUNT; precision++)
         for (int accumulate = 1; accumulate <= 3; accumulate += 2) {
             float first[2] = {0, 0};
@@ -35,6 +39,7 @@ static void combinations(const Network *net, int step, int block) {
                 s.precision = (Precision)precision;
                 s.optimizer.rule.block_size = block;
                 s.accumulate = accumulate;
+                s.loss_chunks = chunks ? chunks : 1;
                 s.checkpoint = (Checkpoint)(i % CHECKPOINT_BUDGET);
                 s.inplace = (Inplace)(i / CHECKPOINT_BUDGET % 3);
                 s.allocator = (AllocKind)(i / CHECKPOINT_BUDGET / 3);
@@ -52,7 +57,7 @@ static void combinations(const Network *net, int step, int block) {
         }
 }
 
-static void evaluation(const Network *net) {
+static void evaluation(const Network *net, int chunks) {
     for (int precision = 0; precision < PREC_COUNT; precision++)
         for (int a = 0; a < ALLOC_COUNT; a++) {
             Settings s = settings_default();
@@ -62,6 +67,7 @@ static void evaluation(const Network *net) {
             s.precision = (Precision)precision;
             s.allocator = (AllocKind)a;
             s.eval = true;
+            s.loss_chunks = chunks ? chunks : 1;
             truth_describe(what, sizeof what, &s);
             int code = truth_check(device, net, &s, true, loss, &e);
             if (!ok(code == OK, "%s", what)) printf("# %s\n", e.text);
@@ -221,20 +227,20 @@ int main(void) {
     }
     Network *net = net_new(NET_MIXED, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
     if (ok(net != NULL, "the network builds")) {
-        combinations(net, 2, 0);
-        evaluation(net);
+        combinations(net, 2, 0, 0);
+        evaluation(net, 0);
         device_failures(net);
         evaluation_budget(net);
     }
     network_free(net);
     net = net_new(NET_BRANCHES, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
-    if (ok(net != NULL, "a network that branches builds")) combinations(net, 2, 0);
+    if (ok(net != NULL, "a network that branches builds")) combinations(net, 2, 0, 0);
     network_free(net);
     for (size_t i = 0; i < ARRAY_LEN(others); i++) {
         net = net_new(others[i].text, others[i].loss, others[i].input, &e);
         if (ok(net != NULL, "a network %s builds", others[i].what)) {
-            combinations(net, 7, others[i].block);
-            evaluation(net);
+            combinations(net, 7, others[i].block, others[i].chunks);
+            evaluation(net, others[i].chunks);
         }
         network_free(net);
     }

@@ -104,6 +104,13 @@
     "Sequential{Embedding(11, 9, padding_idx=2) PositionEmbedding(8, 9) LayerNorm(9, bias=false) Softmax(1) Flatten" \
     " Linear(54, 10)}"
 
+/* A word for each place, from the words before it, of which a head makes logits in rows; the second with a head that
+ * has the embedding's weight. For 3 x 6 indices. */
+#define NET_VOCABULARY(head) \
+    "Sequential{Embedding(40, 8) PositionEmbedding(6, 8) Residual{Sequential{LayerNorm(8) Linear(8, 8) GELU}}" \
+    " Checkpoint{Sequential{Linear(8, 12) Dropout(0.2) Tanh Linear(12, 8)}} LayerNorm(8) " head " Flatten(0, 1)}"
+#define NET_TIED "Sequential{Embedding(40, 8) Linear(8, 40, bias=false)& Flatten(0, 1)}"
+
 /* Nonzero inputs, or indices below 8, and labels in closed form. */
 __attribute__((unused)) static int net_feed(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e) {
     const Program *p = arg;
