@@ -261,6 +261,12 @@ static double product_error(Lockstep *l, int k, const double *ulp) {
     return a * b * (0x1p-23 * (n + 8) + tf32) + polynomial + rounded;
 }
 
+/* A loss in parts rounds logits, their gradient, and with each part dw to 16 bits, relative to the largest of each; TF32
+ * rounds factors to 11. */
+static double logits_error(const Lockstep *l, const double *ulp) {
+    return 4 * (l->precision == PREC_TF32 ? 0x1p-10 : ulp[l->args.in[0].dtype]);
+}
+
 /* Both sides round to the output's type; products with an activation's derivative after them may be rounded twice.
  * There are a few roundings in fp32 before that; where terms cancel, they are as large as the largest element's.
  * Tensor cores also round attention's probabilities to that type. */
@@ -271,10 +277,11 @@ static void compare(Lockstep *l, int k) {
     const uint8_t *expected = expected_of(l, k), *found = s->first + GUARD;
     OpKind kind = l->args.kind;
     bool product = is_product(kind), attention = kind == OP_attention || kind == OP_attention_dx;
+    bool parts = kind == OP_linear_cross_entropy || kind == OP_linear_cross_entropy_dx;
     /* a normalisation's dw and db are sums of dy's numbers, too, dw of them times about 1; nothing is rounded to 16 bits */
     double few = product ? product_error(l, k, ulp) : kind == OP_bias_db ? sum_error(l, 0, v, ulp)
                  : kind == OP_norm_dw ? sum_error(l, 0, v, exact) + 4e-6 * magnitude(v, expected)
-                 : (4e-6 + (attention ? ulp[v->dtype] : 0)) * magnitude(v, expected);
+                 : (4e-6 + (attention ? ulp[v->dtype] : parts ? logits_error(l, ulp) : 0)) * magnitude(v, expected);
     double unit = ulp[v->dtype] * (product ? 2 : 1);
     l->compared++;
     if (!memcmp(expected, found, s->bytes)) {

@@ -13,7 +13,7 @@ static Device *cpu;
 
 /* ---- what is run */
 
-typedef struct Net { const char *name, *text, *loss; Shape input; } Net;
+typedef struct Net { const char *name, *text, *loss; Shape input; int chunks; } Net; /* chunks: of the loss, 0: 1 */
 #define S2(a, b) {2, {a, b, 1, 1}}
 #define S4(a, b, c, d) {4, {a, b, c, d}}
 
@@ -60,6 +60,9 @@ static const Net nets[] = {
     {"llama", NET_LLAMA, "CrossEntropyLoss", {3, {3, 5, 6, 1}}},
     {"tensor operations", NET_OWN, "CrossEntropyLoss", {3, {3, 5, 6, 1}}},
     {"a script's loss", "Sequential{Linear(33, 10)}", "Loss{LogSoftmax(1) Gather<0,-2> Scale(-1)<1>}", S2(5, 33)},
+    {"a loss in parts", NET_VOCABULARY("Linear(8, 40)"), "CrossEntropyLoss(ignore_index=3)", S2(3, 6), 3},
+    {"a tied head", NET_TIED, "CrossEntropyLoss(label_smoothing=0.1)", S2(3, 6), 2},
+    {"nothing trained", "Sequential{Embedding(40, 8)! Linear(8, 40)! Flatten(0, 1)}", "CrossEntropyLoss", S2(3, 6), 3},
 };
 
 static const struct { const char *name; OptimKind kind; OptimRule rule; int accumulate; } updates[] = {
@@ -93,6 +96,7 @@ static Lockstep check(Device *device, const Net *net, Precision precision, size_
     Lockstep l = {.cpu = cpu, .device = device, .precision = precision};
     Err e = {0, ""};
     s.precision = precision;
+    s.loss_chunks = net->chunks ? net->chunks : 1;
     s.optimizer = (Optimizer){.kind = updates[update].kind, .rule = updates[update].rule};
     s.accumulate = updates[update].accumulate;
     s.offload = update % 2 ? OFFLOAD_ALL : OFFLOAD_NONE;
