@@ -7,6 +7,8 @@ local nn, optim = mt.nn, mt.optim
 local SIZES = {
   small = {vocab_size = 512, hidden_size = 128, intermediate_size = 352, num_hidden_layers = 4,
     num_attention_heads = 8, num_key_value_heads = 2},
+  ["small-32000"] = {hidden_size = 256, intermediate_size = 704, num_hidden_layers = 4, num_attention_heads = 8,
+    num_key_value_heads = 4},
   ["TinyLlama-1.1B"] = {hidden_size = 2048, intermediate_size = 5632, num_hidden_layers = 22, num_key_value_heads = 4,
     rms_norm_eps = 1e-5},
   ["Llama-2-7B"] = {max_position_embeddings = 4096, rms_norm_eps = 1e-5},

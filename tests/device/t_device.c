@@ -13,7 +13,7 @@ static Device *cpu;
 
 /* ---- what is run */
 
-typedef struct Net { const char *name, *text, *loss; Shape input; int chunks; } Net; /* chunks: of the loss, 0: 1 */
+typedef struct Net { const char *name, *text, *loss; Shape input; } Net;
 #define S2(a, b) {2, {a, b, 1, 1}}
 #define S4(a, b, c, d) {4, {a, b, c, d}}
 
@@ -60,9 +60,13 @@ static const Net nets[] = {
     {"llama", NET_LLAMA, "CrossEntropyLoss", {3, {3, 5, 6, 1}}},
     {"tensor operations", NET_OWN, "CrossEntropyLoss", {3, {3, 5, 6, 1}}},
     {"a script's loss", "Sequential{Linear(33, 10)}", "Loss{LogSoftmax(1) Gather<0,-2> Scale(-1)<1>}", S2(5, 33)},
-    {"a loss in parts", NET_VOCABULARY("Linear(8, 40)"), "CrossEntropyLoss(ignore_index=3)", S2(3, 6), 3},
-    {"a tied head", NET_TIED, "CrossEntropyLoss(label_smoothing=0.1)", S2(3, 6), 2},
-    {"nothing trained", "Sequential{Embedding(40, 8)! Linear(8, 40)! Flatten(0, 1)}", "CrossEntropyLoss", S2(3, 6), 3},
+};
+
+/* With loss_chunks */
+static const Net in_parts[] = {
+    {"a loss in parts", NET_VOCABULARY("Linear(8, 40)"), "CrossEntropyLoss(ignore_index=3)", S2(3, 6)},
+    {"a tied head", NET_TIED, "CrossEntropyLoss(label_smoothing=0.1)", S2(3, 6)},
+    {"nothing trained", "Sequential{Embedding(40, 8)! Linear(8, 40)! Flatten(0, 1)}", "CrossEntropyLoss", S2(3, 6)},
 };
 
 static const struct { const char *name; OptimKind kind; OptimRule rule; int accumulate; } updates[] = {
@@ -91,12 +95,12 @@ static const struct { const char *name; OptimKind kind; OptimRule rule; int accu
 };
 
 /* wrong < 0: could not be compiled */
-static Lockstep check(Device *device, const Net *net, Precision precision, size_t update) {
+static Lockstep check(Device *device, const Net *net, int chunks, Precision precision, size_t update) {
     Settings s = settings_default();
     Lockstep l = {.cpu = cpu, .device = device, .precision = precision};
     Err e = {0, ""};
     s.precision = precision;
-    s.loss_chunks = net->chunks ? net->chunks : 1;
+    s.loss_chunks = chunks;
     s.optimizer = (Optimizer){.kind = updates[update].kind, .rule = updates[update].rule};
     s.accumulate = updates[update].accumulate;
     s.offload = update % 2 ? OFFLOAD_ALL : OFFLOAD_NONE;
@@ -112,11 +116,11 @@ static Lockstep check(Device *device, const Net *net, Precision precision, size_
     return l;
 }
 
-static void check_net(Device *device, size_t i) {
+static void check_net(Device *device, size_t i, const Net *net, int chunks) {
     for (int precision = 0; precision < PREC_COUNT; precision++) {
         size_t u = (i + (size_t)precision) % ARRAY_LEN(updates);
-        Lockstep l = check(device, &nets[i], (Precision)precision, u);
-        if (!ok(l.wrong == 0, "%s, %s, %s: %d of %d outputs have the CPU's bits", nets[i].name,
+        Lockstep l = check(device, net, chunks, (Precision)precision, u);
+        if (!ok(l.wrong == 0, "%s, %s, %s: %d of %d outputs have the CPU's bits", net->name,
                 precision_info((Precision)precision)->text, updates[u].name, l.same, l.compared))
             printf("# %d wrong, the first: %s\n", l.wrong, l.problem);
         fflush(stdout);
@@ -180,7 +184,7 @@ static void test_faults(void) {
         table.run = faulty_run;
         table.prepare = faulty_prepare;
         table.trim = faulty_trim;
-        Lockstep l = check(&f.base, &nets[0], PREC_AMP_BF16, 0);
+        Lockstep l = check(&f.base, &nets[0], 1, PREC_AMP_BF16, 0);
         if (!fault) ok(l.wrong == 0 && l.same == l.compared, "the CPU agrees with itself, bit for bit");
         else has_text(l.problem, told[fault], "a fault is found");
     }
@@ -199,7 +203,9 @@ static void check_device(const char *name, const char *only) {
     memset(seen, 0, sizeof seen);
     if (ok(device->table->alignment <= GUARD, "%s: guards keep its alignment", name)) {
         for (size_t i = 0; i < ARRAY_LEN(nets); i++)
-            if (!only || !strcmp(only, nets[i].name)) check_net(device, i);
+            if (!only || !strcmp(only, nets[i].name)) check_net(device, i, &nets[i], 1);
+        for (size_t i = 0; i < ARRAY_LEN(in_parts); i++)
+            if (!only || !strcmp(only, in_parts[i].name)) check_net(device, i, &in_parts[i], 3);
         if (!only) check_covered();
     }
     device_close(device);
