@@ -248,6 +248,7 @@ local REFUSALS = {
   {'expected checkpoint = "none", "marked" or "sqrt"', 'checkpoint = "1MB"'},
   {"expects one nn.Sequential", 'checkpoint = "sqrt"', "nn.Graph{a = nn.Linear(24, 4), forward = function(self, x) return self.a(x) end}"},
   {"the first segment's weights get no gradients", 'checkpoint = "sqrt", pytorch = {use_reentrant = true}'},
+  {"expected loss_chunks = 1", "loss_chunks = 4"},
   {'expected offload = "none" or "all"', 'offload = "1MB"'},
   {'expected checkpoint = "none" with offload = "all"', 'offload = "all", checkpoint = "sqrt"'},
   {"8-bit optimizers are not predicted", "optimizer = optim.Adam8bit{}"},
