@@ -41,6 +41,23 @@ static int dw_bf16(const KArgs *a, Err *e) {
                                            a->workspace), e);
 }
 
+/* dw (o, i) = dy (n, o)^T x (n, i); add: += . A thread takes PANEL rows of dw at a time: a product on several threads may
+ * part a sum among them, and then their number would change bits. Returns the last failure's status, or 0. */
+static int dw_panels(int64_t o, int64_t i, int64_t n, float *dy, float *x, bool add, float *dw) {
+    enum { PANEL = 256 };
+    int status = 0;
+#pragma omp parallel for schedule(static)
+    for (int64_t from = 0; from < o; from += PANEL) {
+        const int failed = product(min_i64(PANEL, o - from), i, n, 1, transposed(dy + from, o), matrix(x, i), add,
+                                   matrix(dw + from * i, i));
+        if (failed) {
+#pragma omp atomic write
+            status = failed;
+        }
+    }
+    return status;
+}
+
 static int dw_run(const KArgs *a, Err *e) {
     const int64_t o = a->linear_dw.dw.shape.dim[0], i = a->linear_dw.dw.shape.dim[1], n = a->linear_dw.dy.count / o;
     Room needed = {NULL, 0}, room = {a->workspace, 0};
@@ -52,7 +69,7 @@ static int dw_run(const KArgs *a, Err *e) {
     fp32_enter(a, &room, &wide);
     float *dw = wide.linear_dw.dw.data, *x = wide.linear_dw.x.data, *dy = wide.linear_dw.dy.data;
     if (a->micro && dw != a->linear_dw.dw.data) fp32_widen(&a->linear_dw.dw, dw);
-    code = product_check(product(o, i, n, 1, transposed(dy, o), matrix(x, i), a->micro > 0, matrix(dw, i)), e);
+    code = product_check(dw_panels(o, i, n, dy, x, a->micro > 0, dw), e);
     fp32_leave(a, &wide);
     return code;
 }
