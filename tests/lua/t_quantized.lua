@@ -32,9 +32,9 @@ local function checksums(trainer)
   return sums
 end
 
-local function packed(values)
-  for i, x in ipairs(values) do values[i] = ("<f"):pack(x) end
-  return table.concat(values)
+local function packed(list)
+  for i, x in ipairs(list) do list[i] = ("<f"):pack(x) end
+  return table.concat(list)
 end
 
 local oracle = dofile "tests/oracle/quantized.lua"
@@ -193,7 +193,7 @@ refused({load_in_4bit = true, use_double_quant = true}, 'unknown key "use_double
 refused(FOUR, "the model has no nn.Linear but what gives the logits, and tied ones", "no layer is left", nn.Sequential{nn.Linear(3, 2)})
 
 -- ---- a small Llama whose base is quantised learns through its adapters; prediction and measurement agree
-local x, y = values.tokens(4 * 16), values.tokens(4 * 16)
+local ids = values.tokens(4 * 16)
 local BASE = "model.layers.1.mlp.up_proj.base_layer.weight"
 for _, config in ipairs{FOUR, {load_in_4bit = true}, {load_in_8bit = true}} do
   for _, precision in ipairs{"fp32", "amp_bf16", "amp_fp16", "bf16", "master_bf16"} do
@@ -206,7 +206,7 @@ for _, config in ipairs{FOUR, {load_in_4bit = true}, {load_in_8bit = true}} do
       for key, value in pairs(more) do options[key], name = value, name .. (" %s=%s"):format(key, value) end
       local learner <close> = assert(mt.trainer(options))
       local before, losses = packed(learner:read(BASE)), {}
-      for i = 1, 6 do losses[i] = assert(learner:step(x, y)) end
+      for i = 1, 6 do losses[i] = assert(learner:step(ids, ids)) end
       tap.ok(losses[6] < losses[1], ("%s: the loss falls from %.3f to %.3f"):format(name, losses[1], losses[6]))
       tap.is(learner:memory().peak.bytes, learner:predicted(6).peak.bytes, name .. ": peak as predicted")
       tap.is(packed(learner:read(BASE)) == before, true, name .. ": the base stays")
@@ -222,7 +222,7 @@ assert(whole:save(COPY))
 local lean = assert(mt.trainer{model = mt.peft.lora(mt.peft.quantize(model(), FOUR), {r = 2, target_modules = {"up_proj"}}), input = {16},
   batch = 4, loss = nn.CrossEntropyLoss(), optimizer = optim.AdamW{lr = 0.01}})
 assert(lean:load(COPY))
-lean:step(x, y)
+lean:step(ids, ids)
 assert(lean:save(COPY, {merged = true}))
 local file = core.safetensors(COPY)
 local kinds = {}
