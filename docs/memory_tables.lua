@@ -76,4 +76,20 @@ function tables.states()
   put(lines)
 end
 
+-- experiments/lora.lua: each method in both steps, with and without checkpoints
+function tables.fine_tuning()
+  local rows, lines = common.predicted(script "lora"), {{"", "memtide", "checkpointed", "PyTorch", "checkpointed"}}
+  local devices = {memtide = "cpu", pytorch = "pytorch:rtx4090"}
+  for _, method in ipairs{"full", "lora", "qlora"} do
+    local line = {method}
+    for _, framework in ipairs{"memtide", "pytorch"} do
+      for _, checkpoint in ipairs{"none", "marked"} do 
+        line[#line + 1] = peak(rows[("method=%s checkpoint=%s framework=%s device=%s"):format(method, checkpoint, framework, devices[framework])])
+      end
+    end
+    lines[#lines + 1] = line
+  end
+  put(lines)
+end
+
 common.run(tables, ...)
