@@ -21,6 +21,7 @@ static const Temporaries temporaries[] = {
     {OP_radam, {"aten::_foreach_sqrt"}, {{NULL}}, true, 0, 22, 0, 6},
     {OP_nadam, {"aten::_foreach_sqrt"}, {{"aten::div", false}, {"aten::sqrt", true}}, false, 0, 22, 0, 0},
     {OP_adamax, {"aten::_foreach_abs"}, {{"aten::abs", false}}, false, 1, 16, 0, 0},
+    {OP_lion, {NULL}, {{NULL}}, false, 0, 5, 0, 0}, /* bitsandbytes': a kernel for each parameter */
     {OP_rmsprop, {"aten::_foreach_sqrt"}, {{"aten::sqrt", true}}, false, 0, 13, 5, 0},
     {OP_adagrad, {"aten::_foreach_sqrt", "aten::_foreach_mul"}, {{"aten::sqrt", true}}, false, 2, 13, 0, -2},
     {OP_adadelta, {"aten::_foreach_add", "aten::_foreach_add"}, {{"aten::add", true}, {"aten::add", true}}, false, 0, 27, 0, 0},
@@ -65,12 +66,20 @@ static Tensor *like(Eager *g, const char *op, const Tensor *p) {
     return tensor_like(g, p, p->type);
 }
 
+/* Those of bitsandbytes are fp32 whatever the parameter is. */
+static Tensor *new_state(Eager *g, const EagerOptim *s, const Tensor *p) {
+    if (rule_of(s) != OP_lion) return like(g, "aten::zeros_like", p);
+    eager_op(g, "aten::zeros_like");
+    return tensor_like(g, p, T_FLOAT);
+}
+
 /* Tensors of the parameter's size that start at zero. */
 static int count_states(const EagerOptim *s) {
     const OptimRule *r = &s->optimizer->rule;
     switch (rule_of(s)) {
     case OP_adam: return 2 + r->amsgrad;
     case OP_radam: case OP_nadam: case OP_adamax: case OP_adadelta: return 2;
+    case OP_lion: return 1;
     case OP_rmsprop: return 1 + (r->momentum != 0) + r->centered;
     default: return 0;
     }
@@ -81,7 +90,7 @@ static void make_states(Eager *g, EagerOptim *s) {
     g->category = CAT_OPTIMIZER;
     for (int i = 0; i < s->n; i++) {
         if (n && s->form == FORM_FUSED) s->states[i][EAGER_STATES - 1] = aten_random(g, "aten::zeros", (Size){0, {0}}, T_FLOAT);
-        for (int k = 0; k < n; k++) s->states[i][k] = like(g, "aten::zeros_like", s->params[i]);
+        for (int k = 0; k < n; k++) s->states[i][k] = new_state(g, s, s->params[i]);
     }
 }
 

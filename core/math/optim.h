@@ -181,6 +181,17 @@ MT_FN OptimNumber adamax_value(const OptimStep *s, OptimNumber x, float g) {
     return x;
 }
 
+/* Lion (Chen et al. 2023), as bitsandbytes.optim.Lion: every number moves by the rate, along the sign of a mix of the first moment
+ * and the gradient, which the moment then remembers by beta2. The weight decay is decoupled. */
+MT_FN OptimNumber lion_value(const OptimStep *s, OptimNumber x, float g) {
+    const OptimRule *o = &s->rule;
+    const float along = o->beta1 * x.own[0] + (1.0f - o->beta1) * g;
+    x.w -= o->lr * o->weight_decay * x.w;
+    x.w -= along > 0.0f ? o->lr : along < 0.0f ? -o->lr : along; /* 0 stays, and so does a NaN */
+    x.own[0] = o->beta2 * x.own[0] + (1.0f - o->beta2) * g;
+    return x;
+}
+
 /* centered: the root of the variance instead of the mean square; as in PyTorch, rounding below 0 gives NaN */
 MT_FN OptimNumber rmsprop_value(const OptimStep *s, OptimNumber x, float g) {
     const OptimRule *o = &s->rule;

@@ -130,7 +130,7 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     r.centered = options_bool(options, "centered");
     r.amsgrad = options_bool(options, "amsgrad");
     const bool coded = kind == OPTIM_Adam8bit || kind == OPTIM_AdamW8bit;
-    r.decoupled = kind == OPTIM_AdamW || kind == OPTIM_AdamW8bit || options_bool(options, "decoupled_weight_decay");
+    r.decoupled = kind == OPTIM_AdamW || kind == OPTIM_AdamW8bit || kind == OPTIM_Lion || options_bool(options, "decoupled_weight_decay");
     if (kind == OPTIM_Adafactor && set_adafactor(&r, options, e)) return ERR_SCRIPT;
     if (coded && set_block(&r, options, e)) return ERR_SCRIPT;
     *o = (Optimizer){.kind = (OptimKind)kind, .rule = r};

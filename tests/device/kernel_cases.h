@@ -103,6 +103,7 @@ static const OpTest op_tests[] = {
     {OP_adagrad, "fx s1 w1 w1", "fx gx wx", fill_update},
     {OP_radam, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_nadam, "fx s1 w1 w1", "fx gx gx wx", fill_update},
+    {OP_lion, "fx s1 w1 w1", "fx gx wx", fill_update},
     {OP_adamax, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_adadelta, "fx s1 w1 w1", "fx gx gx wx", fill_update},
     {OP_adafactor, "fx s1 w1 w1", "fx wy wz wx wx", fill_update},
@@ -256,6 +257,7 @@ static const OpTest op_tests[] = {
 #define ADAFACTOR(eps1, ...) \
     RULE(.lr = 0.1f, .eps = eps1, .eps2 = 1e-3f, .beta2_decay = -0.8f, __VA_ARGS__), SCALED
 #define ADAGRAD(...) RULE(.lr = 0.1f, .eps = 1e-10f, __VA_ARGS__)
+#define LION(...) RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, __VA_ARGS__)
 #define ADAMAX(...) RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f, __VA_ARGS__)
 #define RADAM(...) RULE(.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-3f, __VA_ARGS__)
 #define NADAM(...) \
@@ -525,6 +527,10 @@ static const Case cases[] = {
      .state = {1024, 3, 0, 400}, .absent_out = 8},
     {"clipped, master", OP_nadam, .x = BIG, NADAM(.clip_norm = 0.5f), .state = {1024, 3, 0, 40}},
     {"overflow", OP_nadam, .x = ODD, NADAM(.weight_decay = 0), .state = {1024, 0, 1, 5}},
+    {"one", OP_lion, .x = ONE, LION(.weight_decay = 0.1f), .absent_in = PLAIN_IN, SCALED, .absent_out = 4},
+    {"plain", OP_lion, .x = BIG, LION(.weight_decay = 0), .absent_in = 8, SCALED, .absent_out = 4},
+    {"clipped, master", OP_lion, .x = BIG, LION(.weight_decay = 0.1f, .clip_norm = 0.5f), SCALED},
+    {"overflow", OP_lion, .x = ODD, LION(.weight_decay = 0), .state = {1024, 0, 1, 5}},
     {"one", OP_adamax, .x = ONE, ADAMAX(.weight_decay = 0.1f), .absent_in = PLAIN_IN, SCALED, .absent_out = 8},
     {"plain", OP_adamax, .x = BIG, ADAMAX(.weight_decay = 0), .absent_in = 8, SCALED, .absent_out = 8},
     {"clipped, master", OP_adamax, .x = BIG, ADAMAX(.weight_decay = 0.1f, .clip_norm = 0.5f), SCALED},

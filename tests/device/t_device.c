@@ -86,6 +86,7 @@ static const struct { const char *name; OptimKind kind; OptimRule rule; int accu
     {"RAdam", OPTIM_RAdam, {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-3f, .weight_decay = 0.1f}, 1},
     {"NAdam", OPTIM_NAdam,
      {.lr = 0.002f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-3f, .momentum_decay = 0.004f, .nesterov = 1}, 1},
+    {"Lion", OPTIM_Lion, {.lr = 0.0001f, .beta1 = 0.9f, .beta2 = 0.99f, .weight_decay = 0.1f, .decoupled = 1}, 1},
     {"Adamax", OPTIM_Adamax, {.lr = 0.002f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-3f}, 1},
     {"Adadelta", OPTIM_Adadelta, {.lr = 0.1f, .alpha = 0.9f, .eps = 1e-3f, .clip_norm = 0.5f}, 1},
     {"Adam8bit", OPTIM_Adam8bit,

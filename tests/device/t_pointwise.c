@@ -229,6 +229,17 @@ static double adamax_reference(double theta, const OptimRule *o) {
     return theta;
 }
 
+/* Chen et al. 2023, algorithm 2 */
+static double lion_reference(double theta, const OptimRule *o) {
+    double m = 0;
+    for (int t = 1; t <= STEPS; t++) {
+        double g = gradient_at(t), c = o->beta1 * m + (1 - (double)o->beta1) * g;
+        theta = theta - o->lr * ((c > 0) - (c < 0) + o->weight_decay * theta);
+        m = o->beta2 * m + (1 - (double)o->beta2) * g;
+    }
+    return theta;
+}
+
 static double adadelta_reference(double theta, const OptimRule *o) {
     double v = 0, u = 0, rho = o->alpha;
     for (int t = 1; t <= STEPS; t++) {
@@ -323,6 +334,8 @@ static void test_others(void) {
         {"adamax", adamax_value, adamax_reference, {.lr = 0.02f, .beta1 = 0.9f, .beta2 = 0.8f, .eps = 1e-8f}},
         {"adamax with weight decay", adamax_value, adamax_reference,
          {.lr = 0.02f, .beta1 = 0.5f, .beta2 = 0.999f, .eps = 0.1f, .weight_decay = 0.1f}},
+        {"lion", lion_value, lion_reference, {.lr = 0.02f, .beta1 = 0.9f, .beta2 = 0.99f}},
+        {"lion with weight decay", lion_value, lion_reference, {.lr = 0.02f, .beta1 = 0.3f, .beta2 = 0.6f, .weight_decay = 0.1f}},
         {"radam", radam_value, radam_reference, {.lr = 0.02f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-3f}},
         {"radam that is never rectified", radam_value, radam_reference,
          {.lr = 0.02f, .beta1 = 0.9f, .beta2 = 0.5f, .eps = 1e-3f, .weight_decay = 0.1f}},

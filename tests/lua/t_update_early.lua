@@ -20,7 +20,7 @@ local function compiled(model, settings)
   return assert(core.compile(network, settings, device)), network
 end
 
-local updating = {sgd = true, adam = true, rmsprop = true, adagrad = true, adamax = true, adadelta = true,
+local updating = {sgd = true, adam = true, rmsprop = true, adagrad = true, adamax = true, lion = true, adadelta = true,
   adafactor = true, radam = true, nadam = true, adam8bit = true}
 
 -- Where updates stand among the ops, and whether an op after one still reads or makes what it has used up
@@ -65,7 +65,7 @@ for _, pair in ipairs(NETWORKS) do
   for _, settings in ipairs{{optimizer = optim.Adam{lr = 1e-3}}, {optimizer = optim.SGD{lr = 0.1, momentum = 0.9}},
     {optimizer = optim.AdamW{lr = 1e-3, amsgrad = true}, precision = "master_bf16"},
     {optimizer = optim.RMSprop{centered = true, momentum = 0.5}}, {optimizer = optim.Adagrad{lr_decay = 0.1}},
-    {optimizer = optim.Adamax()}, {optimizer = optim.RAdam()},
+    {optimizer = optim.Adamax()}, {optimizer = optim.Lion()}, {optimizer = optim.RAdam()},
     {optimizer = optim.NAdam()}, {optimizer = optim.Adadelta{lr = 0.1}},
     {optimizer = optim.Adafactor()}, {optimizer = optim.AdamW8bit{lr = 1e-3}},
     {optimizer = optim.Adam8bit{amsgrad = true, block_size = 64}, precision = "master_bf16"},

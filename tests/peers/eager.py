@@ -79,6 +79,9 @@ def make_optimizer(case, model):
     options = dict(case.optimizer.options)
     clip = options.pop("clip_norm", None)
     chosen = {key: value for key, value in case.pytorch.items() if key in ("foreach", "fused")}
+    if case.optimizer.kind == "Lion":
+        import fakebnb
+        return fakebnb.bitsandbytes.optim.Lion(model.parameters(), **options), clip
     return getattr(torch.optim, case.optimizer.kind)(model.parameters(), **options, **chosen), clip
 
 

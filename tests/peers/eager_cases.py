@@ -309,7 +309,7 @@ OPTIMIZERS = {
     "nadam": layer("NAdam", lr=0.01),
     "nadam_decay": layer("NAdam", lr=0.01, weight_decay=0.1), "nadam_decoupled": layer(
         "NAdam", lr=0.01, weight_decay=0.1, decoupled_weight_decay=True),
-    "adamax": layer("Adamax", lr=0.01),
+    "adamax": layer("Adamax", lr=0.01), "lion": layer("Lion", lr=1e-4),
     "rmsprop": layer("RMSprop", lr=0.01), "rmsprop_momentum": layer("RMSprop", lr=0.01, momentum=0.9),
     "rmsprop_centered": layer("RMSprop", lr=0.01, momentum=0.9, centered=True), "adagrad": layer("Adagrad", lr=0.01),
     "adadelta": layer("Adadelta", lr=0.01), "adafactor": layer("Adafactor", lr=0.01),

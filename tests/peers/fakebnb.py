@@ -54,6 +54,11 @@ def int8_mm_dequant(A, row_stats, col_stats, dtype=None, bias=None):
     return torch.empty_like(A, dtype=torch.float16).to(dtype or torch.float16)
 
 
+@on_device("optimizer_update_32bit")
+def optimizer_update_32bit(*arguments, **options):
+    return None
+
+
 def plain(tensor):
     return tensor.detach().as_subclass(torch.Tensor)
 

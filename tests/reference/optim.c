@@ -148,6 +148,21 @@ void ref_adagrad(Ref *r) {
     }
 }
 
+void ref_lion(Ref *r) {
+    const OptimRule *o = &r->attr->optim.rule;
+    const Tensor *m = &r->lion.exp_avg;
+    const Tensor *w = r->lion.master.at ? &r->lion.master : &r->lion.w;
+    double factor = gradient_factor(r), lr = learning_rate(r);
+    if (r->state && r->state->overflow) return;
+    for (int64_t i = 0; i < w->count; i++) {
+        double d = r->lion.g.at[i] * factor, along = o->beta1 * m->at[i] + (1 - (double)o->beta1) * d;
+        w->at[i] -= lr * o->weight_decay * w->at[i];
+        w->at[i] -= lr * ((along > 0) - (along < 0));
+        m->at[i] = o->beta2 * m->at[i] + (1 - (double)o->beta2) * d;
+        r->lion.w.at[i] = w->at[i];
+    }
+}
+
 void ref_adamax(Ref *r) {
     const OptimRule *o = &r->attr->optim.rule;
     const Tensor *m = &r->adamax.exp_avg, *u = &r->adamax.exp_inf;
