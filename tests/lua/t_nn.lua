@@ -80,7 +80,7 @@ tap.raises('unknown option "betas"', "another optimizer's option", optim.RMSprop
 tap.raises("SGD: nesterov", "nesterov without momentum", optim.SGD, {nesterov = true})
 tap.raises("AdamW: betas", "betas that are none", optim.AdamW, {betas = {1, 2}})
 tap.raises('did you mean "Conv2d"?', "a layer that does not exist", function() return nn.Conv2D(1, 2, 3) end)
-tap.raises("there are Adadelta, Adafactor, Adagrad", "or which there are", function() return optim.Lion() end)
+tap.raises("there are Adadelta, Adafactor, Adagrad", "or which there are", function() return optim.LBFGS() end)
 tap.raises("element 2 is a function, not a layer: a call makes one, as nn.Flatten()", "a layer that was not called",
   nn.Sequential, {nn.ReLU(), function() end})
 tap.raises('did you mean "AdamW"?', "an optimizer that does not exist", function() return optim.Adamw() end)
