@@ -239,9 +239,16 @@ $(FAULTS): tests/faults.c
 test: all $(C_TESTS) $(CUDA_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every test (TAP, by prove)
 	$(Q)$(if $(CUDA_LACK),echo "tests/cuda: skipped: $(CUDA_LACK)")
 	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS)
+	$(Q)$(MAKE) --no-print-directory -Otarget test-again
+
+# some of them again, beside each other: with threads, and with fewer instructions
+test-again: test-threads test-avx512 test-avx2
+test-threads: $(THREADED)
 	$(Q)MEMTIDE_CUDA=none prove --exec tests/run $(THREADED)
-	$(Q)PROVE=$(PROVE) sh tests/isa.sh "$(addprefix $(BUILD)/tests/device/,t_onednn t_pages)" AVX512_CORE
-	$(Q)PROVE=$(PROVE) sh tests/isa.sh $(BUILD)/tests/device/t_kernels AVX2
+test-avx512: $(addprefix $(BUILD)/tests/device/,t_onednn t_pages)
+	$(Q)PROVE=$(PROVE) sh tests/isa.sh "$^" AVX512_CORE
+test-avx2: $(BUILD)/tests/device/t_kernels
+	$(Q)PROVE=$(PROVE) sh tests/isa.sh "$^" AVX2
 
 # tests that run the CPU's kernels
 ISA_TESTS = $(addprefix $(BUILD)/tests/device/,t_kernels t_onednn t_pages t_sequence t_grad t_truth t_fuzz t_updates t_pool \
@@ -475,7 +482,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated test test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
