@@ -64,9 +64,10 @@ rm -f small.csv small.samples.csv
 (trap '' XFSZ; ulimit -f 2; "$MEMTIDE" run small.lua --in-process 2>err.txt >out.txt) # blocks of 512 bytes
 is $? 66 "a full disk stops the sweep"
 has "$(cat err.txt)" "cannot write to small.samples.csv: File too large" "and says so"
+cut=$(tail -c 1 small.samples.csv | wc -l) # 1: the limit fell between two lines
 memtide run small.lua
 is $status 0 "the next run goes on"
-has "$err" "moved to small.samples.csv.torn" "after what was written"
+is "$(echo "$err" | grep -c "moved to small.samples.csv.torn")" $((1 - cut)) "after what was written, without a line that is cut off"
 is "$(awk -F, 'NR > 1 && NF != 17' small.samples.csv | wc -l)" 0 "of which every line is whole"
 rm -f small.csv small.samples.csv
 
