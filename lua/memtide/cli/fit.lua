@@ -210,18 +210,6 @@ local function show(lines, names, has_cases)
   print("effective = batch x accumulate; *: no line with as large a batch is as fast")
 end
 
-local function write(path, lines, columns)
-  local out = {csv.line(columns, #columns)}
-  for i, line in ipairs(lines) do
-    local values = {}
-    for k, name in ipairs(columns) do values[k] = line[name] end
-    out[i + 1] = csv.line(values, #columns)
-  end
-  local text = table.concat(out)
-  if path == "-" then return io.stdout:write(text) end
-  util.replace(path, function(put) put(text) end)
-end
-
 function fit.run(experiment, given)
   if given.method then return fit_methods.run(experiment, given) end
   selection.new(experiment, nil, given) -- applies what the command line changes
@@ -238,7 +226,7 @@ function fit.run(experiment, given)
   if given.json then
     for _, line in ipairs(lines) do io.stdout:write(report.json(line, columns), "\n") end
   elseif given.csv ~= "-" then show(lines, names, #experiment.cases > 1) end
-  if given.csv then write(given.csv, lines, columns) end
+  if given.csv then csv.write(given.csv, columns, lines) end
   return 0
 end
 

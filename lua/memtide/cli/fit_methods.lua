@@ -2,6 +2,7 @@
 -- each card, in memtide's own step and in PyTorch's (transformers, PEFT, bitsandbytes), with and without checkpoints.
 local cards = require "memtide.net.cards"
 local csv = require "memtide.results.csv"
+local literal = require "memtide.base.literal"
 local max_batch = require "memtide.sweep.max_batch"
 local options = require "memtide.cli.options"
 local peft = require "memtide.net.peft"
@@ -90,12 +91,6 @@ local function length_of(one)
   for _, name in ipairs(LENGTHS) do if math.type(one.values[name]) == "integer" then return name end end
 end
 
-local function copied(config)
-  local copy = {}
-  for key, value in pairs(config) do copy[key] = value end
-  return copy
-end
-
 -- The script's experiment, whose model is fine-tuned by the method that `now.method` names
 local function fine_tuned(experiment, adapters, now)
   local make = experiment.base.model
@@ -103,7 +98,7 @@ local function fine_tuned(experiment, adapters, now)
     util.fail_usage "fit: --method: expected a script whose model is a function, which makes one for each method"
   end
   return experiment:with{claims = false, sweep = false, cases = false, batch = 1, precision = "bf16", model = function(s)
-    return METHODS[now.method].make(make(s), copied(adapters))
+    return METHODS[now.method].make(make(s), literal.copy(adapters))
   end}
 end
 
@@ -116,7 +111,7 @@ end
 
 -- The largest batch of one step -> {COLUMNS' names}
 local function line_of(one, now, step, values, device, room)
-  local v = copied(one.values)
+  local v = literal.copy(one.values)
   for key, value in pairs(values) do v[key] = value end
   v.framework, v.checkpoint, v.batch = step.framework, step.checkpoint, 1
   v.device = step.framework == "pytorch" and device or one.values.device
@@ -184,18 +179,6 @@ local function show(experiment, given, lines, precision)
     \nbeside it there is room for its error and the largest context of a process (docs/pytorch.md)."
 end
 
-local function write(path, lines)
-  local out = {csv.line(COLUMNS, #COLUMNS)}
-  for i, line in ipairs(lines) do
-    local values = {}
-    for k, name in ipairs(COLUMNS) do values[k] = line[name] end
-    out[i + 1] = csv.line(values, #COLUMNS)
-  end
-  local text = table.concat(out)
-  if path == "-" then return util.must_write("standard output", io.stdout:write(text)) end
-  util.replace(path, function(put) put(text) end)
-end
-
 function methods.run(experiment, given)
   local devices = cards.devices(given.device or "pytorch:all")
   if not devices then util.fail_usage('fit: --method: expected cards such as --device pytorch:rtx4090, found "%s"', given.device) end
@@ -203,7 +186,7 @@ function methods.run(experiment, given)
   if given.json then
     for _, line in ipairs(lines) do util.must_write("standard output", io.stdout:write(report.json(line, COLUMNS), "\n")) end
   elseif given.csv ~= "-" then show(experiment, given, lines, precision) end
-  if given.csv then write(given.csv, lines) end
+  if given.csv then csv.write(given.csv, COLUMNS, lines) end
   return 0
 end
 

@@ -403,18 +403,6 @@ local function show(found)
     "What cuDNN takes beside the tensors is not known exactly: A is with the most of it, B with the least.")
 end
 
-local function write(path, lines)
-  local out = {csv.line(COLUMNS, #COLUMNS)}
-  for i, line in ipairs(lines) do
-    local values = {}
-    for k, name in ipairs(COLUMNS) do values[k] = line[name] end
-    out[i + 1] = csv.line(values, #COLUMNS)
-  end
-  local text = table.concat(out)
-  if path == "-" then return util.must_write("standard output", io.stdout:write(text)) end
-  util.replace(path, function(put) put(text) end)
-end
-
 function fit.run(experiment, given, devices)
   local found = fit.solve(experiment, given, devices)
   local lines = all_lines(found)
@@ -423,7 +411,7 @@ function fit.run(experiment, given, devices)
       util.must_write("standard output", io.stdout:write(report.json(line, COLUMNS), "\n"))
     end
   elseif given.csv ~= "-" then show(found) end
-  if given.csv then write(given.csv, lines) end
+  if given.csv then csv.write(given.csv, COLUMNS, lines) end
   return 0
 end
 

@@ -8,7 +8,6 @@ local profile = require "memtide.net.profile"
 local report = require "memtide.results.report"
 local tables = require "memtide.sweep.profile_tables"
 local step = require "memtide.picture.step"
-local util = require "memtide.base.util"
 
 local SHOWN = 20 -- ops in the table
 
@@ -62,16 +61,13 @@ local function json_of(cell, found, roof, rows)
 end
 
 local function write_csv(path, cell, ops)
-  local head = {"experiment", "case", table.unpack(OP)}
-  local lines = {csv.line(head, #head)}
+  local rows = {}
   for i, op in ipairs(ops) do
-    local values = {cell.experiment.name, cell.name}
-    for k, name in ipairs(OP) do values[k + 2] = op[name] end
-    lines[i + 1] = csv.line(values, #head)
+    local row = {experiment = cell.experiment.name, case = cell.name}
+    for _, name in ipairs(OP) do row[name] = op[name] end
+    rows[i] = row
   end
-  local text = table.concat(lines)
-  if path == "-" then return util.must_write("standard output", io.stdout:write(text)) end
-  util.replace(path, function(put) put(text) end)
+  csv.write(path, {"experiment", "case", table.unpack(OP)}, rows)
 end
 
 function command.run(experiment, given)

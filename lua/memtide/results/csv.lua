@@ -66,4 +66,17 @@ function csv.read(path, row)
   return columns, torn
 end
 
+-- Writes a file with these columns and a line for each row, {column = value}; "-": to standard output.
+function csv.write(path, columns, rows)
+  local out = {csv.line(columns, #columns)}
+  for i, row in ipairs(rows) do
+    local values = {}
+    for k, name in ipairs(columns) do values[k] = row[name] end
+    out[i + 1] = csv.line(values, #columns)
+  end
+  local text = table.concat(out)
+  if path == "-" then return util.must_write("standard output", io.stdout:write(text)) end
+  util.replace(path, function(put) put(text) end)
+end
+
 return csv
