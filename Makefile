@@ -307,12 +307,13 @@ unit: $(UNIT_TESTS) ## the unit tests
 	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) prove --exec tests/run $(PROVE) $(UNIT_TESTS)
 
 # libFuzzer's targets: the core and the bindings are compiled again, by clang. The kernels read no files and do not
-# compile with clang, so gcc's objects are used. For longer runs: make fuzz-readers FUZZ_SECONDS=3600
+# compile with clang, so gcc's objects are used. clang's OpenMP has another library than gcc's, and the readers need no
+# threads: the core goes without. For longer runs: make fuzz-readers FUZZ_SECONDS=3600
 FUZZ_SECONDS ?= 60
 FUZZ_BUILD = build/fuzz
 fuzz-readers: $(BUILD)/memtide ## damaged input for every reader of files and messages, FUZZ_SECONDS (60) each
 	$(Q)$(MAKE) BUILD=$(FUZZ_BUILD) GCC_BUILD=$(BUILD) CC=clang CFLAGS="-O1 -g -Wno-unknown-warning-option" NVCC= \
-	    EXTRA="-fsanitize=fuzzer-no-link $(SANITIZE)" $(FUZZ_BUILD)/readers
+	    EXTRA="-fno-openmp -fsanitize=fuzzer-no-link $(SANITIZE)" $(FUZZ_BUILD)/readers
 	$(Q)rm -rf $(FUZZ_BUILD)/seeds
 	$(Q)$(BUILD)/memtide tests/fuzz/seeds.lua $(FUZZ_BUILD)/seeds
 	$(Q)sh tests/fuzz/run.sh $(FUZZ_BUILD)/readers $(FUZZ_SECONDS) $(FUZZ_BUILD)
