@@ -4,6 +4,7 @@
 #define MT_DEVICE_H
 
 #include "base/err.h"
+#include "comm.h"
 #include "program/kernel.h"
 
 typedef struct Device Device;
@@ -77,7 +78,8 @@ typedef struct DeviceTable {
     int (*stream)(Device *, double *rate, Err *);
 } DeviceTable;
 
-struct Device { const DeviceTable *table; };
+/* comm: borrowed; the ranks that the ops of other ranks are exchanged with, NULL: there are none */
+struct Device { const DeviceTable *table; Comm *comm; };
 
 /* name: "cpu"; "cuda:0", the GPU of that number; "cuda:h200", a GPU that a device file describes and that can only be
  * planned for. ERR_SCRIPT: there is no such name; ERR_UNSUPPORTED, ERR_DEVICE: the device cannot be used here. */

@@ -164,6 +164,9 @@ typedef struct Settings {
     size_t offload_budget;   /* bytes of the device, for OFFLOAD_BUDGET; else 0 */
     size_t offload_least;    /* bytes: smaller activations stay, since starting a copy takes longer than the copy */
     int loss_chunks;         /* parts of the logits that are there one at a time, at least 1 */
+    int world, rank;         /* ranks that train together, at least 1; the one that the program is for, below world */
+    int zero;                /* ZeRO's stage, 0 to 3 */
+    size_t bucket_bytes;     /* gradients that are sent together */
     Inplace inplace;
     bool eval;               /* mode = "eval": no gradients, nothing saved */
     bool no_loss;            /* evaluation without a target: the output is kept instead */
