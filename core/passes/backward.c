@@ -41,7 +41,11 @@ int pass_backward(Program *p, Compile *c) {
         op_rule(f.kind)->gradient(&g, &f, g.grad[y]);
     }
     for (int i = forward_ops; i < p->n_ops; i++) op_cost(p, &p->ops[i]);
-    if (p->calls != NO_BUF) program_op(p, OP_count_call, "")->count_call.calls = p->calls;
+    if (p->calls != NO_BUF) {
+        Op *count = program_op(p, OP_count_call, "");
+        count->count_call.calls = p->calls;
+        count->attr.count.by = 1;
+    }
     p->body_end = p->n_ops;
     for (int i = 0; i < p->n_params && !p->failed; i++) p->params[i].grad = g.grad[p->params[i].weight];
     return OK;

@@ -43,13 +43,23 @@ static int check_losses(const Network *net, const Program *p, const PrecisionInf
     return OK;
 }
 
+static int check_ranks(const Settings *s, Err *e) {
+    if (s->rank >= s->world) return err_set(e, ERR_SCRIPT, "rank: expected less than world = %d, found %d", s->world, s->rank);
+    if (s->world > 1 && s->parts)
+        return err_set(e, ERR_SCRIPT, "world: a step that runs in parts is that of one rank: expected world = 1");
+    return OK;
+}
+
 int compile(const Network *net, const Settings *s, Device *device, PassWatch *watch, void *arg, Program **out, Err *e) {
     Compile c = {s, device, e, {0}};
     char name[BUF_NAME];
     Program *p;
-    int code = lower_network(net, !s->eval, !s->no_loss, &p, e);
+    int code = check_ranks(s, e);
+    if (!code) code = lower_network(net, !s->eval, !s->no_loss, &p, e);
     if (code) return code;
     p->graph = s->graph;
+    p->world = s->world;
+    p->rank = s->rank;
     memcpy(p->scope, s->scope, sizeof p->scope);
     for (int b = 0; b < p->n_bufs; b++) /* a constant is the program's own: its name begins with the scope */
         if (p->bufs[b].constant) memcpy(p->bufs[b].name, program_scoped(p, p->bufs[b].name, name), sizeof name);

@@ -1,5 +1,5 @@
 /* In-place: an output takes over an input's storage if ops.def allows it and the input dies at this op. Sums of
- * gradients always do, as in PyTorch's autograd. With `marked`, so do activations whose layer says inplace = true, and
+ * gradients always do, as in PyTorch's autograd, and those over ranks. With `marked`, so do activations whose layer says inplace = true, and
  * a loss's gradient, which replaces the network's output, or what its last layer has read. */
 #include <assert.h>
 
@@ -8,6 +8,7 @@
 /* Does the setting, or the layer, ask for it? */
 static bool asked_for(const Program *p, const Op *op, Inplace mode) {
     if (op->out[0] == NO_BUF) return false;
+    if (op->kind == OP_all_reduce) return true;
     if (op->kind == OP_add && p->bufs[op->out[0]].category == CAT_ACTIVATION_GRADIENTS) return true;
     if (mode != INPLACE_MARKED) return mode == INPLACE_ON;
     if (op->kind == OP_cross_entropy_dx || op->kind == OP_linear_cross_entropy_dx || op->kind == OP_element_loss_dx)

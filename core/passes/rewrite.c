@@ -1,6 +1,7 @@
 #include "rewrite.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -33,4 +34,35 @@ Op *rewrite_put(Program *p, const Op *op) {
     *put = *op;
     if (op->kind == OP_view && !p->failed) p->bufs[op->out[0]].alias = program_root(p, op->in[0]);
     return put;
+}
+
+static bool is_loss(OpKind k) {
+    return k == OP_cross_entropy || k == OP_element_loss || k == OP_cross_entropy_dx || k == OP_element_loss_dx ||
+           k == OP_linear_cross_entropy || k == OP_linear_cross_entropy_dx;
+}
+
+void rewrite_part_of_batch(Op *op, int parts) {
+    assert(parts >= 1);
+    if (is_loss(op->kind) && !op->attr.loss.sum) op->attr.loss.scale /= (float)parts;
+}
+
+int rewrite_successor(Program *p, int part, DType type, const char *suffix) {
+    char name[BUF_NAME];
+    assert(p->failed || p->bufs[part].kind == BUF_TEMP);
+    const int next = program_like(p, part, p->bufs[part].category, p->bufs[part].shape, type, suffix);
+    if (p->failed) return part;
+    p->bufs[next].shard = p->bufs[part].shard;
+    program_resize(p, next);
+    Buf *from = &p->bufs[part], *to = &p->bufs[next];
+    memcpy(name, from->name, sizeof name);
+    memcpy(from->name, to->name, sizeof name);
+    memcpy(to->name, name, sizeof name);
+    to->param = from->param;
+    to->keep = from->keep;
+    to->loss = from->loss;
+    from->keep = from->loss = false;
+    for (int i = 0; i < p->n_params; i++)
+        if (p->params[i].grad == part) p->params[i].grad = next;
+    if (p->loss == part) p->loss = next;
+    return next;
 }

@@ -27,4 +27,12 @@ void rewrite_end(Rewriter *r); /* frees the old ops */
  * its input's storage. On failure as program_op. */
 Op *rewrite_put(Program *p, const Op *op);
 
+/* The op's loss, if it has one, is that of one of so many equal parts of the batch: a mean is divided by their number, a sum
+ * is not. */
+void rewrite_part_of_batch(Op *op, int parts);
+
+/* A new temporary like `part` that takes over its name and its roles: a parameter's gradient, a loss, kept to the end of the
+ * step. `part` becomes "<name>.<suffix>". On failure as program_buf. */
+int rewrite_successor(Program *p, int part, DType type, const char *suffix);
+
 #endif

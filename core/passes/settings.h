@@ -166,6 +166,7 @@ typedef struct Settings {
     int loss_chunks;         /* parts of the logits that are there one at a time, at least 1 */
     int world, rank;         /* ranks that train together, at least 1; the one that the program is for, below world */
     int zero;                /* ZeRO's stage, 0 to 3 */
+    int gather_ahead;        /* layers before its use in which a weight is gathered */
     size_t bucket_bytes;     /* gradients that are sent together */
     Inplace inplace;
     bool eval;               /* mode = "eval": no gradients, nothing saved */

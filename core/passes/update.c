@@ -9,7 +9,7 @@
  * "grad_square". */
 #include <assert.h>
 
-#include "passes.h"
+#include "distribute.h"
 
 /* A persistent buffer beside parameter `w`: "<w>.<what>". */
 static int state_buf(Program *p, int w, Category category, OptimState state, const char *what) {
@@ -17,6 +17,7 @@ static int state_buf(Program *p, int w, Category category, OptimState state, con
     if (p->failed) return NO_BUF;
     p->bufs[b].kind = BUF_PERSISTENT;
     p->bufs[b].param = p->bufs[w].param;
+    distribute_divide(p, b, p->bufs[p->params[p->bufs[w].param].grad].shard);
     return b;
 }
 
@@ -30,21 +31,40 @@ static int number_buf(Program *p, const char *name, float first) {
     return b;
 }
 
-/* Emits the sum of the squares of all gradients; returns its buffer. */
-static int sum_squares(Program *p) {
-    int square = number_buf(p, "grad_square", 0);
-    bool first = true;
+/* Adds the squares of the gradients that are divided among the ranks, or of all others, to `square`, which the first of them
+ * starts with. Returns how many there are. */
+static int add_squares(Program *p, int square, bool divided, bool first) {
+    int n = 0;
     for (int i = 0; i < p->n_params && !p->failed; i++) {
         const ParamBufs *param = &p->params[i];
-        if (param->grad == NO_BUF) continue;
+        if (param->grad == NO_BUF || divided != (p->bufs[param->grad].shard.count > 0)) continue;
         Op *op = program_op(p, OP_grad_square, p->bufs[param->weight].name);
-        op->attr.square.first = first;
+        op->attr.square.first = first && n++ == 0;
         op->in[0] = param->grad;
         op->out[0] = square;
         op_cost(p, op);
-        first = false;
     }
+    return n;
+}
+
+/* Emits the sum of the squares of all gradients; returns its buffer. Of divided ones, the sum over the ranks comes first. */
+static int sum_squares(Program *p) {
+    const int square = number_buf(p, "grad_square", 0), divided = add_squares(p, square, true, true);
+    if (divided) distribute_op(p, OP_all_reduce_, NO_BUF, square, 0, "");
+    add_squares(p, square, false, !divided);
     return square;
+}
+
+/* What the update of the weight changes: the weight or, where its gradient is a shard and it is not, that shard of it. */
+static int updated_part(Program *p, const ParamBufs *param) {
+    const int w = param->weight;
+    const Shard shard = p->bufs[param->grad].shard;
+    if (!shard.count || p->bufs[w].shard.count) return w;
+    const int part = program_like(p, w, CAT_WEIGHTS, p->bufs[w].shape, p->bufs[w].dtype, "shard");
+    if (p->failed) return w;
+    distribute_divide(p, part, shard);
+    p->bufs[part].alias = w;
+    return part;
 }
 
 /* in[3]: the buffers of the StepState, the learning rate and the square of the norm, or NO_BUF. */
@@ -55,11 +75,12 @@ static void update_param(Program *p, const Optimizer *o, ParamBufs *param, const
     DType type = master ? DT_F32 : p->bufs[w].dtype;
     OpKind kind = optimizer_op(o, &p->bufs[w].shape);
     OptimState state;
+    const int part = updated_part(p, param);
     Op *op = program_op(p, kind, p->bufs[w].name);
     op->attr.optim.rule = o->rule;
     op->in[0] = param->grad;
     for (int k = 0; k < 3; k++) op->in[1 + k] = in[k];
-    op->out[0] = w;
+    op->out[0] = part;
     for (int k = 1; k < op_master(kind) && !p->failed; k++) {
         if (!optimizer_keeps(o, k, &p->bufs[w].shape, type, &state)) continue;
         op->out[k] = state_buf(p, w, CAT_OPTIMIZER, state, optimizer_state_name(o, k, &p->bufs[w].shape));
@@ -98,22 +119,34 @@ static bool is_counted(const Optimizer *o) {
     return always || (o->rule.momentum != 0.0f && o->rule.dampening != 0.0f) || o->rule.lr_decay != 0.0f;
 }
 
+/* Is there a gradient that is divided among the ranks? */
+static bool divides(const Program *p) {
+    for (int i = 0; i < p->n_params; i++)
+        if (p->params[i].grad != NO_BUF && p->bufs[p->params[i].grad].shard.count) return true;
+    return false;
+}
+
 int pass_update(Program *p, Compile *c) {
     const Settings *s = c->settings;
     const OptimRule *rule = &s->optimizer.rule;
     if (s->eval) return OK;
-    assert(p->body_end == p->n_ops && p->micro_batches == s->accumulate); /* after accumulate */
+    if (divides(p) && (rule->block_size || optimizer_op(&s->optimizer, NULL) == OP_adafactor))
+        return err_set(c->e, ERR_SCRIPT, "zero: the states of this optimizer are of %s, which are not divided: expected zero = 0",
+                       rule->block_size ? "8 bits" : "rows and columns");
+    assert(!p->updates && p->micro_batches == s->accumulate); /* after accumulate */
+    const int before = p->n_ops;
     p->formula = s->optimizer.formula;
     bool counted = p->loss_scaling || is_counted(&s->optimizer);
     int state = counted ? program_state(p) : NO_BUF;
     p->first_scale = p->loss_scaling ? s->scaler.init_scale : 1.0f;
     for (int i = 0; i < p->n_params && p->loss_scaling && !p->failed; i++)
         if (p->params[i].grad != NO_BUF) state_op(p, OP_grad_check, p->params[i].grad, s);
+    if (p->loss_scaling && divides(p)) distribute_op(p, OP_any_overflow, NO_BUF, p->state, 0, "");
     p->lr = s->scheduled ? number_buf(p, "lr", rule->lr) : NO_BUF;
     int square = rule->clip_norm > 0.0f ? sum_squares(p) : NO_BUF;
     if (counted) state_op(p, OP_step_begin, NO_BUF, s);
     for (int k = 0; k < 2; k++) update_params(p, s, k == 0, (int[]){state, p->lr, square});
     if (p->loss_scaling) state_op(p, OP_scale_update, NO_BUF, s);
-    p->updates = p->n_ops > p->body_end;
+    p->updates = p->n_ops > before;
     return OK;
 }

@@ -4,12 +4,14 @@
 #include "base/mem.h"
 #include "rule.h"
 
+enum { MADE_BEFORE = -1 };
+
 typedef struct Check {
     const Program *p;
     const char *after; /* the pass that has run */
     Err *e;
     int op;       /* index of the op that is checked */
-    bool *made;   /* by buffer: it has a value before this op */
+    int *made;    /* by buffer: the op that gave it a value, plus 1; 0: it has none yet. What lasts was made by none: MADE_BEFORE */
     int *content; /* by buffer: a number for the value that was written into it; a view has its source's */
     int *current; /* by root buffer: the number of the value that its storage has now */
 } Check;
@@ -50,7 +52,8 @@ static int check_reads(const Check *c, const Op *op) {
         int b = op->in[k];
         if (!c->made[b]) return bad(c, "reads a buffer that no op before it has written", b);
         if (c->current[program_root(p, b)] != c->content[b]) return bad(c, "reads storage that was overwritten", b);
-        if ((p->parts || p->micro_batches > 1) && c->op >= p->body_end && p->bufs[b].kind == BUF_TEMP && !p->bufs[b].carried)
+        const bool of_body = p->bufs[b].kind == BUF_TEMP && !p->bufs[b].carried && c->made[b] <= p->body_end;
+        if ((p->parts || p->micro_batches > 1) && c->op >= p->body_end && of_body)
             return bad(c, "reads a temporary of the last micro-batch only", b);
     }
     return OK;
@@ -75,15 +78,16 @@ static int check_write(Check *c, const Op *op, int k) {
     if (b == NO_BUF) return OK;
     const Buf *buf = &p->bufs[b];
     if (op_info(op->kind)->out[k].updated) {
-        if (buf->kind != BUF_PERSISTENT && !buf->carried) return bad(c, "updates a buffer that does not last", b);
-        c->made[b] = true;
+        const Buf *storage = &p->bufs[program_root(p, b)];
+        if (storage->kind != BUF_PERSISTENT && !storage->carried) return bad(c, "updates a buffer that does not last", b);
+        c->made[b] = c->op + 1;
         return OK;
     }
     if (buf->kind != BUF_TEMP || buf->carried) return bad(c, "writes over a buffer that lasts", b);
     if (c->made[b]) return bad(c, "writes a buffer that another op has written", b);
     root = program_root(p, b);
     if (root != b && check_inplace(c, op, b)) return ERR_INTERNAL;
-    c->made[b] = true;
+    c->made[b] = c->op + 1;
     c->content[b] = op->kind == OP_view ? c->content[op->view.x] : b;
     c->current[root] = c->content[b];
     return OK;
@@ -94,6 +98,9 @@ static int check_buffers(const Program *p, const char *after, Err *e) {
         const Buf *b = &p->bufs[i];
         int64_t n;
         if (shape_count(&b->shape, &n, e)) return err_prefix(e, "after %s: %s", after, b->name);
+        if (b->shard.count < 0 || b->shard.first < 0 || b->shard.first + b->shard.count > n)
+            return err_set(e, ERR_INTERNAL, "after %s: the shard of %s is outside of it", after, b->name);
+        n = program_elements(b);
         if (b->category != CAT_WORKSPACE && b->bytes != (size_t)n * dtype_size(b->dtype))
             return err_set(e, ERR_INTERNAL, "after %s: %s has %zu bytes, its shape wants %zu", after, b->name, b->bytes,
                            (size_t)n * dtype_size(b->dtype));
@@ -108,7 +115,7 @@ static int check_buffers(const Program *p, const char *after, Err *e) {
 static int check_ops(Check *c) {
     const Program *p = c->p;
     for (int b = 0; b < p->n_bufs; b++) {
-        c->made[b] = p->bufs[b].kind != BUF_TEMP;
+        c->made[b] = p->bufs[b].kind != BUF_TEMP ? MADE_BEFORE : 0;
         c->content[b] = c->current[b] = b;
     }
     for (c->op = 0; c->op < p->n_ops; c->op++) {
@@ -130,7 +137,7 @@ int program_check(const Program *p, const char *after, Err *e) {
     if (p->failed) return err_set(e, ERR_HOST_MEMORY, "out of host memory in %s", after);
     if (check_buffers(p, after, e)) return ERR_INTERNAL;
     size_t n = (size_t)p->n_bufs;
-    Check c = {p, after, e, 0, mem_new(n * sizeof(bool)), mem_new(n * sizeof(int)), mem_new(n * sizeof(int))};
+    Check c = {p, after, e, 0, mem_new(n * sizeof(int)), mem_new(n * sizeof(int)), mem_new(n * sizeof(int))};
     int code = c.made && c.content && c.current ? check_ops(&c)
                                                 : err_set(e, ERR_HOST_MEMORY, "out of host memory in %s", after);
     mem_free(c.made);

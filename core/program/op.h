@@ -7,6 +7,7 @@
 #include "math/optim.h"
 #include "math/pointwise.h"
 #include "math/broadcast.h"
+#include "math/shard.h"
 #include "math/einsum.h"
 #include "math/tensor.h"
 
@@ -94,6 +95,9 @@ typedef struct LossAttr {
     int32_t chunks, tf32;
 } LossAttr;
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
+typedef struct CountAttr { int32_t by; } CountAttr;      /* the ranks of a training: each draws for its micro-batches */
+/* The ranks that take part, and which of them this is; bucket: ops of one bucket stand together and are sent together */
+typedef struct CollectiveAttr { int32_t world, rank, bucket; } CollectiveAttr;
 typedef struct SquareAttr { int32_t first; } SquareAttr; /* the first gradient of a step, which the sum starts with */
 
 /* batch_first: operands are (N, T, F), else (T, N, F); reverse: the steps are computed from the last one to the
@@ -146,6 +150,8 @@ typedef union Attr {
     LossAttr loss;
     OptimAttr optim;
     SquareAttr square;
+    CountAttr count;
+    CollectiveAttr collective;
     ScalerAttr scaler;
 } Attr;
 

@@ -20,7 +20,7 @@ Program *program_new(void) {
     Program *p = mem_new(sizeof *p);
     if (!p) return NULL;
     p->target = p->output = p->loss = p->state = p->lr = p->calls = NO_BUF;
-    p->micro_batches = 1;
+    p->micro_batches = p->world = 1;
     return p;
 }
 
@@ -67,7 +67,7 @@ void program_resize(Program *p, int buf) {
     Buf *b = &p->bufs[buf];
     int64_t n;
     if (shape_count(&b->shape, &n, NULL) != OK) p->failed = true; /* shapes of the network were checked before */
-    else b->bytes = (size_t)n * dtype_size(b->dtype);
+    else b->bytes = (size_t)(b->shard.count ? b->shard.count : n) * dtype_size(b->dtype);
 }
 
 enum { NUMBER = 16 }; /* characters of a name that was cut off */

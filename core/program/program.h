@@ -51,6 +51,7 @@ typedef struct Buf {
     bool turned;         /* a matrix whose rows are the columns of PyTorch's */
     Category category;
     BufKind kind;
+    Shard shard;         /* of the tensor of this shape it has these elements alone, in the order of memory; count 0: all */
     size_t bytes;        /* not rounded up */
     int alias;           /* the root buffer, whose alias is NO_BUF, that this one shares the storage of; or NO_BUF */
     int param;           /* the number of the parameter that this is, or is the master, gradient or state of; or -1 */
@@ -99,6 +100,7 @@ typedef struct Program {
     Formula formula;   /* of its formula ops (set by the update pass) */
     int calls;         /* counts the micro-batches that random numbers were drawn for; NO_BUF until program_calls */
     char scope[32];    /* a setting: the prefix of the names of state, lr, grad_square and constants */
+    int world, rank;   /* of how many ranks this is which (a setting) */
     bool graph;        /* a run may record the step and replay it (a setting) */
     bool parts;        /* forward, backward and update can run one by one: gradients persist, and sum up (a setting) */
     bool updates;      /* it changes parameters: set by the update pass */
@@ -136,7 +138,15 @@ static inline int program_root(const Program *p, int buf) {
     assert(buf >= 0 && buf < p->n_bufs);
     return p->bufs[buf].alias == NO_BUF ? buf : p->bufs[buf].alias;
 }
-/* The shape that kernels see: (N, C, L) with layout NHWC is the image (N, C, 1, L). */
+/* The elements that it has. */
+static inline int64_t program_elements(const Buf *b) { return b->shard.count ? b->shard.count : shape_elements(&b->shape); }
+/* Bytes from the start of that storage to the buffer: of a shard that lies in the whole tensor. */
+static inline size_t program_offset(const Program *p, int buf) {
+    const Buf *b = &p->bufs[buf];
+    const bool window = b->shard.count && !p->bufs[program_root(p, buf)].shard.count;
+    return window ? (size_t)b->shard.first * dtype_size(b->dtype) : 0;
+}
+/* The shape of the whole tensor as kernels see it: (N, C, L) with layout NHWC is the image (N, C, 1, L). */
 static inline Shape program_shape(const Buf *b) {
     const int64_t *d = b->shape.dim;
     return b->layout == LAYOUT_NHWC && b->shape.rank == 3 ? shape4(d[0], d[1], 1, d[2]) : b->shape;

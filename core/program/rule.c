@@ -20,7 +20,8 @@ Operands operands_of(const Program *p, const Op *op) {
 }
 
 bool same_elements(const Buf *a, const Buf *b) {
-    return shape_equal(&a->shape, &b->shape) && a->layout == b->layout && !memcmp(a->order, b->order, sizeof a->order);
+    return shape_equal(&a->shape, &b->shape) && a->layout == b->layout && !memcmp(a->order, b->order, sizeof a->order) &&
+           a->shard.first == b->shard.first && a->shard.count == b->shard.count;
 }
 
 bool same_buf(const Buf *a, const Buf *b) { return same_elements(a, b) && a->dtype == b->dtype; }

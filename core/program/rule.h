@@ -45,8 +45,8 @@ Operands operands_of(const Program *p, const Op *op);
 /* ---- what several families share */
 
 /* 0 for an operand that is absent */
-static inline double buf_elements(const Buf *b) { return b ? (double)shape_elements(&b->shape) : 0; }
-/* The same shape, and elements in the same order in memory; types may differ. */
+static inline double buf_elements(const Buf *b) { return b ? (double)program_elements(b) : 0; }
+/* The same shape, shard, and elements in the same order in memory; types may differ. */
 bool same_elements(const Buf *a, const Buf *b);
 /* The same, and the same type. */
 bool same_buf(const Buf *a, const Buf *b);

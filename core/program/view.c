@@ -7,11 +7,12 @@ View view_of(const Buf *b, void *data) {
     memset(&v, 0, sizeof v);
     if (!b) return v;
     v.data = data;
-    v.shape = program_shape(b);
     v.dtype = b->dtype;
+    v.count = program_elements(b);
+    v.shape = b->shard.count ? shape1(v.count) : program_shape(b);
+    if (b->shard.count) return v;
     v.channels_last = b->layout == LAYOUT_NHWC;
     memcpy(v.order, b->order, sizeof v.order);
-    v.count = shape_elements(&b->shape);
     return v;
 }
 

@@ -107,6 +107,11 @@ static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e)
     l->section[SECTION_UPDATE] = (Section){p->body_end, p->n_ops, false, NULL};
     l->section[SECTION_FORWARD] = (Section){0, p->forward_end, false, NULL};
     l->section[SECTION_BACKWARD] = l->section[SECTION_BACKWARD_MORE] = (Section){p->forward_end, p->body_end, false, NULL};
+    const Comm *comm = r->device->comm;
+    const int world = comm ? comm->world : 1, rank = comm ? comm->rank : 0;
+    if (!r->device->table->dry && (p->world != world || p->rank != rank))
+        return err_set(e, ERR_SCRIPT, "the program is that of rank %d of %d, but this process is rank %d of %d", p->rank, p->world,
+                       rank, world);
     if (p->n_ops == 0) return err_set(e, ERR_SCRIPT, "the network has nothing to compute");
     int code = placement_build(p, r->device->table->alignment, &l->place, e);
     if (code) return code;
@@ -125,7 +130,7 @@ static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e)
         if (buf->kind != BUF_PERSISTENT) continue;
         if ((l->slot[b] = slot_of(r, buf)) < 0) return no_memory(e);
         const Buf *first = r->slots[l->slot[b]].buf;
-        if (first->dtype == buf->dtype && shape_equal(&first->shape, &buf->shape)) continue;
+        if (first->dtype == buf->dtype && shape_equal(&first->shape, &buf->shape) && first->bytes == buf->bytes) continue;
         char one[SHAPE_TEXT], two[SHAPE_TEXT];
         return err_set(e, ERR_SCRIPT, "programs that run together share %s, but it is %s %s in one and %s %s in another",
                        buf->name, dtype_name(first->dtype), shape_text(&first->shape, one), dtype_name(buf->dtype),

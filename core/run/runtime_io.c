@@ -16,12 +16,40 @@ static const Slot *named_slot(const Runtime *r, const char *name) {
     return NULL;
 }
 
+/* Bytes of the whole tensor, of which a rank may have a shard. */
+static size_t whole_bytes(const Buf *b) { return (size_t)shape_elements(&b->shape) * dtype_size(b->dtype); }
+static size_t shard_at(const Buf *b) { return (size_t)b->shard.first * dtype_size(b->dtype); }
+
+/* packed: the whole tensor's bytes; uploads those that the buffer has. */
+static int upload_part(Runtime *r, const Buf *b, void *data, const void *packed, Err *e) {
+    return r->device->table->upload(r->device, data, (const char *)packed + shard_at(b), b->bytes, e);
+}
+
+/* Asks the other ranks for their shards: the own one lies in its place in `packed`. All ranks must do so. */
+static int gather_shards(const Runtime *r, const Buf *b, void *packed, Err *e) {
+    Comm *comm = r->device->comm;
+    if (!b->shard.count) return OK;
+    size_t *bytes = mem_new((size_t)comm->world * sizeof *bytes);
+    if (!bytes) return no_memory(e);
+    for (int k = 0; k < comm->world; k++)
+        bytes[k] = (size_t)shard_of(shape_elements(&b->shape), comm->world, k).count * dtype_size(b->dtype);
+    const int code = comm->table->gather(comm, packed, bytes, e);
+    mem_free(bytes);
+    return code;
+}
+
+/* The whole tensor's bytes. */
+static int download_whole(Runtime *r, const Buf *b, const void *data, void *packed, Err *e) {
+    const int code = r->device->table->download(r->device, (char *)packed + shard_at(b), data, b->bytes, e);
+    return code ? code : gather_shards(r, b, packed, e);
+}
+
 /* Packs fp32 (or int32) values in PyTorch's order and uploads them to `data`. */
 static int put_values(Runtime *r, const Buf *b, void *data, const void *values, Err *e) {
-    void *packed = mem_new(b->bytes);
+    void *packed = mem_new(whole_bytes(b));
     if (!packed) return no_memory(e);
     view_pack(b, values, packed);
-    int code = r->device->table->upload(r->device, data, packed, b->bytes, e);
+    int code = upload_part(r, b, data, packed, e);
     mem_free(packed);
     return code;
 }
@@ -123,7 +151,10 @@ static int first_value(Runtime *r, const Slot *s, Err *e) {
     float *values = mem_new((size_t)n * sizeof *values);
     if (!values) return no_memory(e);
     if (s->param) draw(s->param, s->number, r->seed, values, n, n / s->param->shape.dim[0]);
-    for (int64_t i = 0; i < n && !s->param && b->first != 0.0f; i++) values[i] = b->first;
+    for (int64_t i = 0; i < n && !s->param && b->first != 0.0f; i++) {
+        if (b->dtype == DT_I32) ((int32_t *)values)[i] = (int32_t)b->first;
+        else values[i] = b->first;
+    }
     if (b->constant) memcpy(values, b->constant, (size_t)n * CONSTANT_BYTES);
     int code = put_values(r, b, s->block.data, values, e);
     mem_free(values);
@@ -285,15 +316,13 @@ int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e)
     const Slot *s = find_slot(r, name);
     const Kept *k = s ? NULL : find_kept(&r->loaded[which], name);
     if (!s && !k) return not_there(name, e);
-    if (k) {
-        view_unpack(&r->loaded[which].p->bufs[k->buf], k->bytes, values);
-        return OK;
-    }
     if (is_quantized(s)) return get_quantized(r, s, values, e);
-    void *packed = mem_new(s->buf->bytes);
+    const Buf *b = s ? s->buf : &r->loaded[which].p->bufs[k->buf];
+    void *packed = mem_new(whole_bytes(b));
     if (!packed) return no_memory(e);
-    int code = r->device->table->download(r->device, packed, s->block.data, s->buf->bytes, e);
-    if (!code) view_unpack(s->buf, packed, values);
+    if (k) memcpy((char *)packed + shard_at(b), k->bytes, b->bytes);
+    int code = k ? gather_shards(r, b, packed, e) : download_whole(r, b, s->block.data, packed, e);
+    if (!code) view_unpack(b, packed, values);
     mem_free(packed);
     return code;
 }
@@ -323,9 +352,9 @@ const Quantization *runtime_quantization(const Runtime *r, int i) {
 int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e) {
     assert(i >= 0 && i < r->n_slots);
     const Slot *s = &r->slots[i];
-    void *storage = mem_new(s->buf->bytes);
+    void *storage = mem_new(whole_bytes(s->buf));
     if (!storage) return no_memory(e);
-    int code = r->device->table->download(r->device, storage, s->block.data, s->buf->bytes, e);
+    int code = download_whole(r, s->buf, s->block.data, storage, e);
     if (!code) view_unpack_bytes(s->buf, storage, bytes);
     mem_free(storage);
     return code;
@@ -334,10 +363,10 @@ int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e) {
 int runtime_write_bytes(Runtime *r, int i, const void *bytes, Err *e) {
     assert(i >= 0 && i < r->n_slots);
     const Slot *s = &r->slots[i];
-    void *storage = mem_new(s->buf->bytes);
+    void *storage = mem_new(whole_bytes(s->buf));
     if (!storage) return no_memory(e);
     view_pack_bytes(s->buf, bytes, storage);
-    int code = r->device->table->upload(r->device, s->block.data, storage, s->buf->bytes, e);
+    int code = upload_part(r, s->buf, s->block.data, storage, e);
     mem_free(storage);
     return code;
 }

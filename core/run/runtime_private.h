@@ -80,7 +80,8 @@ struct Runtime {
 static inline void *runtime_data(const Runtime *r, const Loaded *l, int b) {
     int root = program_root(l->p, b);
     if (l->p->bufs[root].host) return (char *)r->host + l->place.offsets[root];
-    return l->slot[root] >= 0 ? r->slots[l->slot[root]].block.data : l->block[root].data;
+    char *storage = l->slot[root] >= 0 ? r->slots[l->slot[root]].block.data : l->block[root].data;
+    return storage ? storage + program_offset(l->p, b) : NULL;
 }
 /* Gives every slot its first values: parameters are drawn from the seed, the others get Buf.first or Buf.constant; and
  * sets the loss scale. */

@@ -63,8 +63,8 @@ int k_cuda_randn(const KArgs *a, Err *e) {
                      (const uint32_t *)a->randn.calls.data, count);
 }
 
-static __global__ void count_call(uint32_t *calls) { ++*calls; }
+static __global__ void count_call(uint32_t *calls, uint32_t by) { *calls += by; }
 
 int k_cuda_count_call(const KArgs *a, Err *e) {
-    return launch_op(a, e, count_call, 1, 1, (uint32_t *)a->count_call.calls.data);
+    return launch_op(a, e, count_call, 1, 1, (uint32_t *)a->count_call.calls.data, (uint32_t)a->attr->count.by);
 }

@@ -1,0 +1,24 @@
+/* shard.h: how the elements of a tensor are divided among ranks: neighbouring ones, in the order of memory, in whole units
+ * but for the last rank's, and sizes that differ by one unit at most. */
+#ifndef MT_SHARD_H
+#define MT_SHARD_H
+
+#include "base/base.h"
+
+enum { SHARD_UNIT = 256 }; /* elements: vectors of any device stay whole */
+
+typedef struct Shard { int64_t first, count; } Shard; /* elements [first, first + count) */
+
+/* Is a tensor of n elements divided? A smaller one, of which a rank would get nothing, stays whole on every rank. */
+MT_FN bool shard_divides(int64_t n, int world) { return world > 1 && n >= (int64_t)world * SHARD_UNIT; }
+
+/* The elements of a tensor, which is divided, that a rank has: at least one unit. */
+MT_FN Shard shard_of(int64_t n, int world, int rank) {
+    const int64_t units = n / SHARD_UNIT, each = units / world, more = units % world;
+    Shard s;
+    s.first = SHARD_UNIT * (rank * each + (rank < more ? rank : more));
+    s.count = rank == world - 1 ? n - s.first : SHARD_UNIT * (each + (rank < more));
+    return s;
+}
+
+#endif

@@ -1,0 +1,26 @@
+/* Ops in which all ranks of a training take part: each calls the same ones in the same order. */
+#include "program/rule.h"
+
+static bool is_shard(const Buf *whole, const Buf *shard, const CollectiveAttr *a) {
+    const int64_t n = shape_elements(&whole->shape);
+    if (whole->shard.count || whole->dtype != shard->dtype || !shape_equal(&whole->shape, &shard->shape)) return false;
+    const Shard own = shard_of(n, a->world, a->rank);
+    return shard_divides(n, a->world) && shard->shard.first == own.first && shard->shard.count == own.count;
+}
+
+static bool all_reduce_fits(const Operands *o) { return fits_whole(o) && dtype_is_float(o->all_reduce.x->dtype); }
+static bool all_reduce__fits(const Operands *o) { return dtype_is_float(o->all_reduce_.y->dtype); }
+static bool reduce_scatter_fits(const Operands *o) {
+    return dtype_is_float(o->reduce_scatter.x->dtype) && is_shard(o->reduce_scatter.x, o->reduce_scatter.y, &o->attr->collective);
+}
+static bool all_gather_fits(const Operands *o) { return is_shard(o->all_gather.y, o->all_gather.x, &o->attr->collective); }
+static bool all_gather__fits(const Operands *o) { return !o->all_gather_.y->shard.count; }
+
+static void show(const Attr *a, Line *l) { line_put(l, " rank=%d/%d bucket=%d", a->collective.rank, a->collective.world, a->collective.bucket); }
+
+const OpRule rule_all_reduce = {all_reduce_fits, NULL, NULL, show};
+const OpRule rule_all_reduce_ = {all_reduce__fits, NULL, NULL, show};
+const OpRule rule_reduce_scatter = {reduce_scatter_fits, NULL, NULL, show};
+const OpRule rule_all_gather = {all_gather_fits, NULL, NULL, show};
+const OpRule rule_all_gather_ = {all_gather__fits, NULL, NULL, show};
+const OpRule rule_any_overflow = {NULL, NULL, NULL, show};

@@ -1,0 +1,98 @@
+/* fork_comm.h: ranks without MPI: processes that this test forks, which exchange bytes through memory that they share. */
+#ifndef FORK_COMM_H
+#define FORK_COMM_H
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "memory/comm.h"
+
+enum { RANKS_MOST = 8, BOX_BYTES = 8 << 20 };
+
+typedef struct Shared {
+    pthread_barrier_t barrier;
+    size_t at[RANKS_MOST][RANKS_MOST]; /* by sender and receiver: bytes from the start of the sender's box */
+    size_t sent[RANKS_MOST];           /* bytes that each rank has sent to others */
+    char box[RANKS_MOST][BOX_BYTES];
+} Shared;
+
+typedef struct ForkComm { Comm base; Shared *shared; } ForkComm;
+
+static void meet(const ForkComm *c) { pthread_barrier_wait(&c->shared->barrier); }
+
+static int fork_exchange(Comm *base, const void *from, const size_t *at, const size_t *bytes, void *to, const size_t *own, Err *e) {
+    ForkComm *c = (ForkComm *)base;
+    size_t put = 0, got = 0;
+    for (int r = 0; r < base->world; r++) {
+        if (put + bytes[r] > BOX_BYTES) return err_set(e, ERR_INTERNAL, "the test's boxes are too small");
+        if (bytes[r]) memcpy(c->shared->box[base->rank] + put, (const char *)from + at[r], bytes[r]);
+        c->shared->at[base->rank][r] = put;
+        c->shared->sent[base->rank] += r == base->rank ? 0 : bytes[r];
+        put += bytes[r];
+    }
+    meet(c);
+    for (int r = 0; r < base->world; r++) {
+        if (own[r]) memcpy((char *)to + got, c->shared->box[r] + c->shared->at[r][base->rank], own[r]);
+        got += own[r];
+    }
+    meet(c);
+    return OK;
+}
+
+static int fork_gather(Comm *base, void *all, const size_t *bytes, Err *e) {
+    ForkComm *c = (ForkComm *)base;
+    size_t at = 0;
+    for (int r = 0; r < base->rank; r++) at += bytes[r];
+    if (bytes[base->rank] > BOX_BYTES) return err_set(e, ERR_INTERNAL, "the test's boxes are too small");
+    memcpy(c->shared->box[base->rank], (char *)all + at, bytes[base->rank]);
+    c->shared->sent[base->rank] += (size_t)(base->world - 1) * bytes[base->rank];
+    meet(c);
+    at = 0;
+    for (int r = 0; r < base->world; r++) {
+        memcpy((char *)all + at, c->shared->box[r], bytes[r]);
+        at += bytes[r];
+    }
+    meet(c);
+    return OK;
+}
+
+static const CommTable fork_table = {.kind = "fork", .exchange = fork_exchange, .gather = fork_gather};
+
+static void *shared_memory(size_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+/* Runs job(comm, arg) in `world` processes and waits for them. Returns how many ended well: those in which it returned 0. */
+typedef int RankFn(Comm *comm, void *arg);
+static int run_ranks(int world, RankFn *job, void *arg) {
+    static Shared *shared;
+    pthread_barrierattr_t attr;
+    pid_t pid[RANKS_MOST];
+    int well = 0;
+    if (!shared) shared = shared_memory(sizeof *shared);
+    if (!shared || world > RANKS_MOST) return 0;
+    memset(shared->sent, 0, sizeof shared->sent);
+    pthread_barrierattr_init(&attr);
+    pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&shared->barrier, &attr, (unsigned)world);
+    fflush(NULL);
+    for (int r = 0; r < world; r++) {
+        pid[r] = fork();
+        if (pid[r]) continue;
+        ForkComm comm = {{&fork_table, r, world}, shared};
+        const int failed = job(&comm.base, arg);
+        fflush(NULL);
+        _exit(failed ? 1 : 0);
+    }
+    for (int r = 0, status; r < world; r++) well += waitpid(pid[r], &status, 0) == pid[r] && status == 0;
+    pthread_barrier_destroy(&shared->barrier);
+    return well;
+}
+
+#endif

@@ -1,0 +1,210 @@
+/* Several ranks train as one: N ranks of a batch each give the losses and weights of one rank that accumulates N batches, bit
+ * for bit in fp32 where no rank sums up batches of its own, else to rounding. On every rank what is predicted is measured,
+ * to the byte. Ranks are processes of this test (fork_comm.h). */
+#include "fork_comm.h"
+#include "run/runtime.h"
+#include "tap.h"
+#include "unit/nets.h"
+
+enum { STEPS = 4, NUMBERS = 1 << 20 };
+
+#define CE "CrossEntropyLoss"
+#define NET_IMAGES \
+    "Sequential{Conv2d(3, 16, 3, padding=1) BatchNorm2d(16) ReLU MaxPool2d(2) Checkpoint{Sequential{Conv2d(16, 32, 3)" \
+    " GELU Dropout(0.2)}} Flatten Linear(512, 24) Tanh Linear(24, 10)}"
+#define NET_GATED \
+    "Sequential{Linear(6, 32) Residual{Graph{RMSNorm(32) Linear(32, 64, bias=false)<0> Linear(32, 32, bias=false)<0>" \
+    " Linear(32, 32, bias=false)<0> RotaryPositionalEmbeddings(16, interleaved=false)<1>" \
+    " RotaryPositionalEmbeddings(16, interleaved=false)<2>" \
+    " ScaledDotProductAttention(num_heads=4, is_causal=true, enable_gqa=true)<4,5,3>" \
+    " Linear(64, 32, bias=false)<6>}} Residual{Graph{RMSNorm(32) Linear(32, 48, bias=false)<0> SiLU<1>" \
+    " Linear(32, 48, bias=false)<0> Mul<2,3> Linear(48, 32, bias=false)<4>}} Select(1, -1) Linear(32, 10)}"
+#define NET_RECURRENT "Sequential{LSTM(6, 24, num_layers=2, batch_first=true) Select(1, -1) Linear(24, 10)}"
+
+static const struct { const char *name, *text; Shape input; } nets[] = {
+    {"a perceptron", "Sequential{Linear(20, 64) ReLU Linear(64, 48) ReLU Linear(48, 10)}", {2, {4, 20, 1, 1}}},
+    {"images", NET_IMAGES, {4, {3, 3, 12, 12}}},
+    {"a tied head", "Sequential{Embedding(160, 16) Linear(16, 160, bias=false)& Flatten(0, 1)}", {2, {2, 6, 1, 1}}},
+    {"a gated transformer", NET_GATED, {3, {3, 5, 6, 1}}},
+    {"an LSTM", NET_RECURRENT, {3, {3, 5, 6, 1}}},
+    {"a frozen layer", "Sequential{Linear(20, 64)! ReLU Linear(64, 48) ReLU Linear(48, 10)}", {2, {4, 20, 1, 1}}},
+};
+
+/* What one training gives. */
+typedef struct Result {
+    float loss[STEPS];
+    int64_t n;               /* numbers of all parameters */
+    size_t peak, predicted, weights, optimizer, sent;
+    char problem[256];
+    float number[NUMBERS];
+} Result;
+
+typedef struct Training { const Network *net; Settings s; Result *result; } Training; /* result[world] */
+
+typedef struct Fed { const Program *p; int world, rank; } Fed;
+
+/* Micro-batch m of rank r is micro-batch m world + r of one rank. */
+static int feed(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e) {
+    const Fed *f = arg;
+    Program one = *f->p;
+    const uint32_t first = step * (uint32_t)one.micro_batches + micro;
+    one.micro_batches = 1;
+    return net_feed(&one, first * (uint32_t)f->world + (uint32_t)f->rank, 0, x, t, e);
+}
+
+static int read_parameters(Runtime *r, const Network *net, Result *out, Err *e) {
+    int code = OK;
+    out->n = 0;
+    for (int i = 0; i < net->n_params && !code; i++) {
+        const int64_t n = shape_elements(&net->params[i].shape);
+        /* each rank has statistics of its own batches, as in PyTorch */
+        if (strstr(net->params[i].name, "running_") || strstr(net->params[i].name, "num_batches")) continue;
+        if (out->n + n > NUMBERS) return err_set(e, ERR_INTERNAL, "too many parameters for the test");
+        code = runtime_read(r, 0, net->params[i].name, &out->number[out->n], e);
+        out->n += n;
+    }
+    return code;
+}
+
+static int train_steps(Runtime *r, const Training *t, const Program *p, Comm *comm, Result *out, Err *e) {
+    Fed fed = {p, comm ? comm->world : 1, comm ? comm->rank : 0};
+    int code = OK;
+    for (int i = 0; i < STEPS && !code; i++) {
+        StepResult step;
+        code = runtime_step(r, 0, feed, &fed, i + 1 < STEPS, &step, e);
+        out->loss[i] = step.loss;
+    }
+    out->peak = runtime_ledger(r)->peak.held;
+    out->weights = runtime_ledger(r)->category[CAT_WEIGHTS];
+    out->optimizer = runtime_ledger(r)->category[CAT_OPTIMIZER];
+    if (comm) out->sent = ((ForkComm *)comm)->shared->sent[comm->rank];
+    return code ? code : read_parameters(r, t->net, out, e);
+}
+
+/* The training, or one rank of it. */
+static int train(Comm *comm, void *arg) {
+    const Training *t = arg;
+    Result *out = &t->result[comm ? comm->rank : 0];
+    Settings s = t->s;
+    Device *device;
+    Program *p = NULL;
+    Runtime *r = NULL;
+    Prediction found;
+    Err e = {0, ""};
+    s.world = comm ? comm->world : 1;
+    s.rank = comm ? comm->rank : 0;
+    int code = device_open("cpu", &device, &e);
+    if (code) return code;
+    device->comm = comm;
+    code = compile(t->net, &s, device, NULL, NULL, &p, &e);
+    const Job job = {t->net, p};
+    if (!code) code = predict(&job, 1, s.allocator, device, 0, &(Call){0, PART_WHOLE}, 1, STEPS, &found, &e);
+    if (!code) code = runtime_open(device, s.allocator, 0, &job, 1, 7, 0, &r, &e);
+    if (!code) {
+        out->predicted = found.peak.held;
+        code = train_steps(r, t, p, comm, out, &e);
+    }
+    const int closed = runtime_close_checked(r, code ? NULL : &e);
+    snprintf(out->problem, sizeof out->problem, "%s", code || closed ? e.text : "");
+    program_free(p);
+    device_close(device);
+    return code ? code : closed;
+}
+
+/* The largest difference of two trainings' losses and parameters, beside the size of the numbers. */
+static double difference(const Result *a, const Result *b) {
+    double most = a->n == b->n ? 0 : INFINITY;
+    for (int i = 0; i < STEPS; i++) most = fmax(most, fabs((double)a->loss[i] - (double)b->loss[i]) / (1 + fabs((double)b->loss[i])));
+    for (int64_t i = 0; i < a->n && i < b->n; i++) {
+        const double d = fabs((double)a->number[i] - (double)b->number[i]);
+        most = fmax(most, d == d ? d / (1 + fabs((double)b->number[i])) : INFINITY);
+    }
+    return most;
+}
+
+static Result *results, *alone;
+
+/* How near must the ranks come to one rank with world times the micro-batches? With one micro-batch for each rank fp32 adds the
+ * same numbers in the same order. */
+static double tolerance(const Settings *s) {
+    const PrecisionInfo *info = precision_info(s->precision);
+    if (info->weights == DT_F32 && s->accumulate == 1 && s->optimizer.rule.clip_norm == 0.0f) return 0;
+    return info->weights == DT_F32 ? 2e-5 : 2e-2;
+}
+
+static bool same_everywhere(int world) {
+    for (int r = 1; r < world; r++)
+        if (difference(&results[r], &results[0]) > 0) return false;
+    return true;
+}
+
+static bool as_predicted(int world) {
+    for (int r = 0; r < world; r++)
+        if (results[r].peak != results[r].predicted || !results[r].peak) return false;
+    return true;
+}
+
+static void compare(const Network *net, const char *name, int world, const Settings *s) {
+    Training one = {net, *s, alone}, many = {net, *s, results};
+    char what[200];
+    snprintf(what, sizeof what, "%s, %d ranks, zero %d, %s, accumulate %d, ahead %d, %s", name, world, s->zero,
+             precision_info(s->precision)->text, s->accumulate, s->gather_ahead, alloc_name(s->allocator));
+    one.s.accumulate *= world;
+    one.s.zero = 0;
+    const int well = run_ranks(1, train, &one), all = run_ranks(world, train, &many);
+    if (!ok(well == 1 && all == world, "%s: runs", what)) {
+        printf("# %s\n", alone->problem);
+        for (int r = 0; r < world; r++) printf("# rank %d: %s\n", r, results[r].problem);
+        return;
+    }
+    const double apart = difference(&results[0], alone);
+    if (!ok(apart <= tolerance(s) && same_everywhere(world) && alone->loss[0] != alone->loss[STEPS - 1],
+            "%s: trains as one rank does", what))
+        printf("# %g apart; losses %.9g %.9g, alone %.9g %.9g\n", apart, (double)results[0].loss[0],
+               (double)results[0].loss[STEPS - 1], (double)alone->loss[0], (double)alone->loss[STEPS - 1]);
+    if (!ok(as_predicted(world), "%s: predicted is measured on every rank", what))
+        for (int r = 0; r < world; r++) printf("# rank %d: predicted %zu, measured %zu\n", r, results[r].predicted, results[r].peak);
+}
+
+static const int worlds[] = {2, 3, 4};
+
+/* Every stage with every network; and the settings in turns. */
+static void stages(void) {
+    static const Precision precisions[] = {PREC_FP32, PREC_AMP_BF16, PREC_MASTER_BF16, PREC_FP32, PREC_AMP_FP16};
+    int turn = 0;
+    for (size_t k = 0; k < ARRAY_LEN(nets); k++) {
+        Err e = {0, ""};
+        Network *net = net_new(nets[k].text, CE, nets[k].input, &e);
+        if (!ok(net != NULL, "%s %s", nets[k].name, e.text)) continue;
+        for (int zero = 0; zero <= 3; zero++)
+            for (int w = 0; w < 2; w++, turn++) {
+                Settings s = settings_default();
+                s.zero = zero;
+                s.bucket_bytes = turn % 3 ? 2000 : 25 << 20;
+                s.gather_ahead = turn % 3;
+                compare(net, nets[k].name, worlds[(w + turn) % 3], &s);
+                s.precision = precisions[turn % 5];
+                /* Adam would make a rounding error of a gradient near 0 a whole step */
+                setting_set_text(&s, setting_find("optimizer"), "SGD", &e);
+                s.optimizer.rule.momentum = 0.9f;
+                s.optimizer.rule.lr = 0.05f;
+                s.accumulate = 1 + turn % 2;
+                s.allocator = (AllocKind)(turn % ALLOC_COUNT);
+                s.checkpoint = (Checkpoint)(turn % CHECKPOINT_BUDGET);
+                s.offload = turn % 4 == 3 ? OFFLOAD_ALL : OFFLOAD_NONE;
+                s.offload_least = 0;
+                s.optimizer.rule.clip_norm = turn % 2 ? 0.5f : 0.0f;
+                s.workspace_limit = turn % 2 ? 1000 : 4 << 20;
+                compare(net, nets[k].name, worlds[w + 1], &s);
+            }
+        network_free(net);
+    }
+}
+
+int main(void) {
+    results = shared_memory(RANKS_MOST * sizeof *results);
+    alone = shared_memory(sizeof *alone);
+    if (!ok(results && alone, "memory that processes share")) return tap_done();
+    stages();
+    return tap_done();
+}
