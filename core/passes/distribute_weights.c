@@ -17,7 +17,8 @@
 /* A weight, or a copy of it, that becomes whole for layer number `layer`, of which op `reader` is the first that reads it. */
 typedef struct Gather {
     int buf, all;      /* the shard; the whole, once the op is emitted */
-    int layer, reader;
+    int layer, reader, until; /* until: the last op of the layer that reads it */
+    int shares;        /* the gather before it, if what that has made is still whole when this one would come; or NONE */
     int next;          /* another one before the same op, or NONE */
 } Gather;
 
@@ -75,16 +76,25 @@ static void find_gathers(Divide *d, int ahead) {
         EACH_IN(op, k) {
             const int b = op->in[k];
             if (!d->divided[b] || in_shards(d, op)) continue;
-            if (d->last[b] != NONE && one_layer(p, d->list[d->last[b]].reader, i)) continue;
+            if (d->last[b] != NONE && one_layer(p, d->list[d->last[b]].reader, i)) {
+                d->list[d->last[b]].until = i;
+                continue;
+            }
             if (!d->layers || !one_layer(p, d->first[d->layers - 1], i)) d->first[d->layers++] = i;
-            d->last[b] = d->n;
-            d->list[d->n++] = (Gather){b, NO_BUF, d->layers - 1, i, NONE};
+            d->list[d->n] = (Gather){b, NO_BUF, d->layers - 1, i, i, d->last[b], NONE};
+            d->last[b] = d->n++;
         }
     }
     for (int g = 0; g < d->n; g++) {
         const int early = d->first[d->list[g].layer < ahead ? 0 : d->list[g].layer - ahead], made = d->writer[d->list[g].buf];
         const int at = early > made ? early : made + 1;
+        const int earlier = d->list[g].shares;
         assert(at <= d->list[g].reader);
+        if (earlier != NONE && at <= d->list[earlier].until + 1) {
+            d->list[earlier].until = d->list[g].until;
+            continue;
+        }
+        d->list[g].shares = NONE;
         d->list[g].next = d->before[at];
         d->before[at] = g;
     }
@@ -102,7 +112,11 @@ static void insert_gathers(const Divide *d) {
     for (const Op *old = rewrite_begin(&r, d->p); old; old = rewrite_next(&r)) {
         Op op = *old;
         for (int g = d->before[r.at]; g != NONE && !d->p->failed; g = d->list[g].next) gather(d->p, &d->list[g]);
-        for (; read < d->n && d->list[read].reader == r.at; read++) d->whole[d->list[read].buf] = d->list[read].all;
+        for (; read < d->n && d->list[read].reader == r.at; read++) {
+            Gather *g = &d->list[read];
+            if (g->shares != NONE) g->all = d->list[g->shares].all;
+            d->whole[g->buf] = g->all;
+        }
         EACH_IN(old, k) if (d->divided[old->in[k]] && !in_shards(d, old)) op.in[k] = d->whole[old->in[k]];
         rewrite_put(d->p, &op);
     }

@@ -16,7 +16,7 @@ static int bare_prepare(Device *d, const KArgs *args, size_t limit, void **state
 /* NULL on an error, which is printed. */
 __attribute__((unused)) static Program *compiled(const char *text, Shape input, const Settings *s) {
     static const DeviceTable table = {.kind = "none", .alignment = 64, .prepare = bare_prepare};
-    static Device device = {&table};
+    static Device device = {.table = &table};
     Err e = {0, ""};
     Program *p = NULL;
     Network *net = net_new(text, "CrossEntropyLoss", input, &e);

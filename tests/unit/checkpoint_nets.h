@@ -35,7 +35,7 @@ static int model_prepare(Device *d, const KArgs *args, size_t limit, void **stat
 }
 
 static const DeviceTable table = {.kind = "model", .alignment = 64, .prepare = model_prepare};
-static Device model = {&table};
+static Device model = {.table = &table};
 
 __attribute__((unused)) static Settings settings_of(Checkpoint mode) {
     Settings s = settings_default();

@@ -38,7 +38,7 @@ static const struct { const char *what, *net, *loss; bool fused; } cases[] = {
 
 static Case open_case(const char *net, const char *loss, const Settings *s) {
     static const DeviceTable table = {.kind = "none", .alignment = 64, .prepare = bare_prepare};
-    static Device device = {&table};
+    static Device device = {.table = &table};
     return case_open(&device, net, loss, shape3(2, 5, 6), s);
 }
 

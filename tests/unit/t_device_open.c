@@ -118,7 +118,7 @@ static void asked_trim(Device *d, bool all) {
 static void test_dry(void) {
     static const DeviceTable table = {.kind = "model", .alignment = 256, .info = asked_info, .prepare = asked_prepare,
                                       .trim = asked_trim};
-    Device model = {&table}, *d = NULL;
+    Device model = {.table = &table}, *d = NULL;
     const long before = mem_live();
     Err e = {0, ""};
     mem_fail_after(1);

@@ -69,7 +69,7 @@ static void compare(const char *name, const Text *t) {
 
 static void golden(const char *name, const char *text, Shape input, const Settings *s, const char *only) {
     static const DeviceTable table = {.kind = "none", .alignment = 64, .prepare = no_workspace};
-    static Device device = {&table};
+    static Device device = {.table = &table};
     Err e = {0, ""};
     Program *p = NULL;
     Text t = {NULL, 0, 0, only};
@@ -101,6 +101,17 @@ int main(void) {
     s.checkpoint = CHECKPOINT_ALL;
     s.inplace = INPLACE_ON;
     golden("mixed_all_inplace", NET_MIXED, small, &s, "inplace");
+    s = settings_default();
+    s.world = 3;
+    s.rank = 1;
+    s.bucket_bytes = 4000;
+    golden("article_three_ranks", NET_ARTICLE, image, &s, "inplace");
+    s.zero = 3;
+    s.precision = PREC_AMP_BF16;
+    s.accumulate = 2;
+    golden("article_three_ranks_zero_3", NET_ARTICLE, image, &s, "inplace");
+    s.zero = 1;
+    golden("article_three_ranks_zero_1", NET_ARTICLE, image, &s, "inplace");
     s = settings_default();
     s.eval = true;
     golden("mixed_eval", NET_MIXED, small, &s, "inplace");

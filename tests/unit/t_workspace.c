@@ -24,7 +24,7 @@ typedef struct Found { int slow, fast; size_t arena, bound; } Found;
 /* The network's gradients of weights by their ways, and the height of the plan. */
 static Found compiled(const char *text, int64_t batch, size_t limit) {
     static const DeviceTable table = {.kind = "none", .alignment = 64, .prepare = prepare};
-    static Device device = {&table};
+    static Device device = {.table = &table};
     Settings s = settings_default();
     Found found = {0, 0, 0, 0};
     Placement place;
