@@ -113,10 +113,10 @@ static int read_into(Runtime *r, Safetensors *s, const Tensor *t, int buffer, bo
     if (!code && stored && t->type != expected)
         code = err_set(e, ERR_FORMAT, "tensor \"%.80s\": expected %s, found %s", t->name, tensor_type_name(expected),
                        tensor_type_name(t->type));
-    assert(code || !stored || t->bytes <= (size_t)shape_elements(&b->shape) * 4);
+    assert(code || !stored || t->bytes <= (size_t)program_whole_elements(b) * 4);
     if (!code && stored) code = safetensors_read_bytes(s, t, values, e);
     if (code) return code;
-    if (b->constant && memcmp(values, b->constant, (size_t)shape_elements(&b->shape) * CONSTANT_BYTES))
+    if (b->constant && memcmp(values, b->constant, (size_t)program_whole_elements(b) * CONSTANT_BYTES))
         return err_set(e, ERR_FORMAT, "tensor \"%.80s\": its numbers are not those of the script's nn.Buffer", t->name);
     if (b->constant) return OK;
     return stored ? runtime_write_bytes(r, buffer, values, e) : runtime_write(r, b->name, values, e);
@@ -214,7 +214,7 @@ static int checksum(lua_State *L) {
     Runtime *r = bind_runtime(L, 1);
     int buffer = buffer_at(L, r, 2);
     const Buf *b = runtime_persistent(r, buffer);
-    n = (size_t)shape_elements(&b->shape) * tensor_type_size(tensor_type_of(b->dtype));
+    n = (size_t)program_whole_elements(b) * tensor_type_size(tensor_type_of(b->dtype));
     void *bytes = mem_new(n);
     if (!bytes) return bind_error(L, "out of host memory");
     int code = runtime_read_bytes(r, buffer, bytes, &e);
@@ -251,7 +251,7 @@ static void widen(void *values, int64_t n) {
 /* The values of persistent buffer i, in PyTorch's order; ERR_HOST_MEMORY: *values is NULL. */
 static int values_of(Runtime *r, int i, float **values, Err *e) {
     const Buf *b = runtime_persistent(r, i);
-    *values = mem_new((size_t)shape_elements(&b->shape) * sizeof **values);
+    *values = mem_new((size_t)program_whole_elements(b) * sizeof **values);
     return *values ? runtime_read(r, 0, b->name, *values, e) : err_set(e, ERR_HOST_MEMORY, "out of host memory");
 }
 
@@ -284,7 +284,7 @@ static int fill(void *arg, int i, void *bytes, Err *e) {
     const bool codes = b->dtype == DT_U8 && t->adapter.scaling == 0;
     if (s->stored || codes) return runtime_read_bytes(s->r, t->buffer, bytes, e);
     int code = runtime_read(s->r, 0, b->name, bytes, e);
-    if (!code && b->dtype == DT_I32) widen(bytes, shape_elements(&b->shape));
+    if (!code && b->dtype == DT_I32) widen(bytes, program_whole_elements(b));
     if (!code && t->adapter.scaling != 0) code = add_adapter(s, &t->adapter, b, bytes, e);
     return code;
 }

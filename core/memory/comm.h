@@ -23,6 +23,8 @@ typedef struct CommTable {
     int (*send)(Comm *, const void *data, size_t bytes, int to, Err *);
     int (*receive)(Comm *, void *data, size_t bytes, int from, Err *);
     int (*barrier)(Comm *, Err *);
+    /* A Comm of the ranks that give the same color, in their order, to be closed before this one. */
+    int (*split)(Comm *, int color, Comm **out, Err *);
     /* Ends the processes of all ranks with this exit status, from one that cannot go on. Does not return. */
     void (*abort)(Comm *, int status);
 } CommTable;

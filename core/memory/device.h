@@ -78,8 +78,8 @@ typedef struct DeviceTable {
     int (*stream)(Device *, double *rate, Err *);
 } DeviceTable;
 
-/* comm: borrowed; the ranks that the ops of other ranks are exchanged with, NULL: there are none */
-struct Device { const DeviceTable *table; Comm *comm; };
+/* comm: borrowed; the ranks along each axis that collective ops exchange with, NULL: there are none */
+struct Device { const DeviceTable *table; Comm *comm[MESH_AXES]; };
 
 /* name: "cpu"; "cuda:0", the GPU of that number; "cuda:h200", a GPU that a device file describes and that can only be
  * planned for. ERR_SCRIPT: there is no such name; ERR_UNSUPPORTED, ERR_DEVICE: the device cannot be used here. */

@@ -18,12 +18,13 @@ static inline void distribute_divide(Program *p, int buf, Shard shard) {
     program_resize(p, buf);
 }
 
-/* Emits a collective op; in: NO_BUF for one that updates `out`. bucket: see CollectiveAttr. On failure as program_op. */
-static inline void distribute_op(Program *p, OpKind kind, int in, int out, int bucket, const char *path) {
+/* Emits a collective op among the ranks along that axis; in: NO_BUF for one that updates `out`. bucket: see CollectiveAttr. On failure as program_op. */
+static inline void distribute_op(Program *p, OpKind kind, MeshAxis axis, int in, int out, int bucket, const char *path) {
     Op *op = program_op(p, kind, path);
     op->in[0] = in;
     op->out[0] = out;
-    op->attr.collective = (CollectiveAttr){p->world, p->rank, bucket};
+    op->attr.collective = axis == MESH_DATA ? (CollectiveAttr){p->world, p->rank, bucket, axis}
+                                            : (CollectiveAttr){p->tensor, p->tensor_rank, bucket, axis};
     op_cost(p, op);
 }
 

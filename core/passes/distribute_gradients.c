@@ -27,13 +27,13 @@ static void send_gradient(Program *p, int param, bool divide, int bucket) {
     const Shard shard = divide ? distribute_shard(p, part) : (Shard){0, 0};
     const char *path = p->bufs[p->params[param].weight].name;
     if (!shard.count && p->bufs[part].carried) {
-        distribute_op(p, OP_all_reduce_, NO_BUF, part, bucket, path);
+        distribute_op(p, OP_all_reduce_, MESH_DATA, NO_BUF, part, bucket, path);
         return;
     }
     const int sum = rewrite_successor(p, part, p->bufs[part].dtype, "whole");
     if (p->failed) return;
     if (shard.count) distribute_divide(p, sum, shard);
-    distribute_op(p, shard.count ? OP_reduce_scatter : OP_all_reduce, part, sum, bucket, path);
+    distribute_op(p, shard.count ? OP_reduce_scatter : OP_all_reduce, MESH_DATA, part, sum, bucket, path);
 }
 
 static void send_bucket(Program *p, Bucket *b, bool divide) {
@@ -54,7 +54,7 @@ static bool sends_each(const Settings *s) { return s->accumulate == 1 || s->zero
 
 int pass_reduce_gradients(Program *p, Compile *c) {
     const Settings *s = c->settings;
-    if (s->world == 1 || s->eval || !sends_each(s)) return OK;
+    if (p->world == 1 || s->eval || !sends_each(s)) return OK;
     assert(p->body_end == p->n_ops);
     Bucket bucket = {scratch_new(&c->scratch, (size_t)p->n_params, sizeof(int)), 0, 0, 1};
     Rewriter r;
@@ -76,8 +76,8 @@ int pass_reduce_gradients(Program *p, Compile *c) {
 static void send_losses(Program *p) {
     for (int b = 0, n = p->n_bufs; b < n && !p->failed; b++) {
         if (!p->bufs[b].loss) continue;
-        if (p->bufs[b].carried) distribute_op(p, OP_all_reduce_, NO_BUF, b, 0, "");
-        else distribute_op(p, OP_all_reduce, b, rewrite_successor(p, b, p->bufs[b].dtype, "own"), 0, "");
+        if (p->bufs[b].carried) distribute_op(p, OP_all_reduce_, MESH_DATA, NO_BUF, b, 0, "");
+        else distribute_op(p, OP_all_reduce, MESH_DATA, b, rewrite_successor(p, b, p->bufs[b].dtype, "own"), 0, "");
     }
 }
 
@@ -92,9 +92,9 @@ static void draw_apart(Program *p) {
 
 int pass_reduce_sums(Program *p, Compile *c) {
     const Settings *s = c->settings;
-    if (s->world == 1) return OK;
+    if (p->world == 1) return OK;
     const bool once = p->micro_batches == 1;
-    for (int i = 0; i < p->n_ops; i++) rewrite_part_of_batch(&p->ops[i], s->world);
+    for (int i = 0; i < p->n_ops; i++) rewrite_part_of_batch(&p->ops[i], p->world);
     draw_apart(p);
     for (int i = 0; i < p->n_params && !s->eval && !sends_each(s); i++)
         if (p->params[i].grad != NO_BUF) send_gradient(p, i, s->zero >= 1, 1);

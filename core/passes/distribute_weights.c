@@ -103,7 +103,7 @@ static void find_gathers(Divide *d, int ahead) {
 static void gather(Program *p, Gather *g) {
     const Buf *b = &p->bufs[g->buf];
     g->all = program_like(p, g->buf, CAT_WEIGHTS, b->shape, b->dtype, "all");
-    if (!p->failed) distribute_op(p, OP_all_gather, g->buf, g->all, 0, p->bufs[g->buf].name);
+    if (!p->failed) distribute_op(p, OP_all_gather, MESH_DATA, g->buf, g->all, 0, p->bufs[g->buf].name);
 }
 
 static void insert_gathers(const Divide *d) {
@@ -125,7 +125,7 @@ static void insert_gathers(const Divide *d) {
 
 int pass_divide_weights(Program *p, Compile *c) {
     const Settings *set = c->settings;
-    if (set->world == 1 || set->zero < 3) return OK;
+    if (p->world == 1 || set->zero < 3) return OK;
     assert(p->body_end == p->n_ops && !p->updates);
     Scratch *s = &c->scratch;
     const size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops;
@@ -148,7 +148,7 @@ int pass_gather_weights(Program *p, Compile *c) {
         const int updated = op_is_update(p->ops[i].kind) ? p->ops[i].out[0] : NO_BUF;
         if (updated == NO_BUF || p->bufs[updated].alias == NO_BUF) continue;
         const int w = p->bufs[updated].alias;
-        distribute_op(p, OP_all_gather_, NO_BUF, w, 0, p->bufs[w].name);
+        distribute_op(p, OP_all_gather_, MESH_DATA, NO_BUF, w, 0, p->bufs[w].name);
     }
     return OK;
 }

@@ -1,4 +1,5 @@
 /* Options of a setting as text: "name=value name=value". */
+#include <stdlib.h>
 #include <string.h>
 
 #include "settings.h"
@@ -18,4 +19,21 @@ int setting_pairs(const char *whose, const char *text, SetPairFn *set, void *to,
         if (code) return code;
     }
     return OK;
+}
+
+static int set_size(void *to, const char *name, const char *value, Err *e) {
+    MeshSizes *m = to;
+    char *end;
+    const long size = strtol(value, &end, 10);
+    int *field = !strcmp(name, "data") ? &m->data : !strcmp(name, "tensor") ? &m->tensor : NULL;
+    if (!field) return err_set(e, ERR_SCRIPT, "mesh: expected data and tensor, found %s", name);
+    if (*end || end == value || size < 1 || size > 1 << 20)
+        return err_set(e, ERR_SCRIPT, "mesh: %s: expected a whole number from 1 to %d, found %s", name, 1 << 20, value);
+    *field = (int)size;
+    return OK;
+}
+
+int mesh_set(MeshSizes *m, const char *text, Err *e) {
+    *m = (MeshSizes){0, 1};
+    return setting_pairs("mesh: ", text, set_size, m, e);
 }

@@ -149,6 +149,7 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
 #define AT_optimizer AT
 #define AT_options AT
 #define AT_scaler AT
+#define AT_mesh AT
 #define AT_word_or_bytes(field, bytes) AT(field), .bytes_at = offsetof(Settings, bytes)
 #define ANY .words = ""
 #define RANGE(first, last) .words = "", .least = first, .most = last
@@ -171,7 +172,7 @@ const Setting *setting_info(int i) { return i >= 0 && i < (int)ARRAY_LEN(setting
 
 const char *setting_type_name(SettingType type) {
     static const char *const names[SETTING_TYPES] = {"text", "count", "size", "number", "flag", "word",
-                                                     "word_or_bytes", "optimizer", "options", "scaler"};
+                                                     "word_or_bytes", "optimizer", "options", "scaler", "mesh"};
     return names[type];
 }
 
@@ -198,7 +199,7 @@ static int word_place(const char *words, const char *word) {
 /* ERR_SCRIPT: says what was expected in place of `found`. */
 static int unexpected(const Setting *setting, const char *found, Err *e) {
     static const char *const expected[SETTING_TYPES] = {"a text", "", "a number of bytes", "a number", "true or false",
-        "", "", "one of memtide.optim's", "", ""};
+        "", "", "one of memtide.optim's", "", "", ""};
     char known[256] = "";
     if (setting->type == SETTING_count)
         return err_set(e, ERR_SCRIPT, "%s: expected a whole number from %" PRId64 " to %" PRId64 ", found %s",
@@ -235,6 +236,7 @@ int setting_set_text(Settings *s, const Setting *setting, const char *text, Err 
     if (setting->type == SETTING_optimizer) return set_optimizer(&s->optimizer, text, e);
     if (setting->type == SETTING_options) return pytorch_options_set(&s->pytorch, text, e);
     if (setting->type == SETTING_scaler) return grad_scaler_set(&s->scaler, text, e);
+    if (setting->type == SETTING_mesh) return mesh_set(&s->mesh, text, e);
     if (setting->type == SETTING_text) {
         snprintf(field, setting->size, "%s", text);
         return OK;

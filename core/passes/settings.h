@@ -153,6 +153,11 @@ typedef struct GradScaler {
  * growth_interval >= 1. */
 int grad_scaler_set(GradScaler *s, const char *text, Err *e);
 
+/* How the ranks of a training are arranged: rank = data coordinate times tensor, plus tensor coordinate. */
+typedef struct MeshSizes { int data, tensor; } MeshSizes; /* data 0: what is left of world */
+/* From "data=4 tensor=2". ERR_SCRIPT: an unknown name, or a size that is none. */
+int mesh_set(MeshSizes *m, const char *text, Err *e);
+
 typedef struct Settings {
     Framework framework;
     PyTorchOptions pytorch;
@@ -165,6 +170,7 @@ typedef struct Settings {
     size_t offload_least;    /* bytes: smaller activations stay, since starting a copy takes longer than the copy */
     int loss_chunks;         /* parts of the logits that are there one at a time, at least 1 */
     int world, rank;         /* ranks that train together, at least 1; the one that the program is for, below world */
+    MeshSizes mesh;
     int zero;                /* ZeRO's stage, 0 to 3 */
     int gather_ahead;        /* layers before its use in which a weight is gathered */
     size_t bucket_bytes;     /* gradients that are sent together */
@@ -190,7 +196,7 @@ bool settings_scale_loss(const Settings *s);
 
 typedef enum SettingType {
     SETTING_text, SETTING_count, SETTING_size, SETTING_number, SETTING_flag, SETTING_word, SETTING_word_or_bytes,
-    SETTING_optimizer, SETTING_options, SETTING_scaler, SETTING_TYPES
+    SETTING_optimizer, SETTING_options, SETTING_scaler, SETTING_mesh, SETTING_TYPES
 } SettingType;
 enum { SETTING_OUTER, SETTING_CELL, SETTING_INNER };
 

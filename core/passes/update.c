@@ -31,27 +31,42 @@ static int number_buf(Program *p, const char *name, float first) {
     return b;
 }
 
-/* Adds the squares of the gradients that are divided among the ranks, or of all others, to `square`, which the first of them
- * starts with. Returns how many there are. */
-static int add_squares(Program *p, int square, bool divided, bool first) {
-    int n = 0;
+/* Is there a gradient of which the ranks have different elements? */
+static bool divides(const Program *p) {
+    for (int i = 0; i < p->n_params; i++) {
+        const int grad = p->params[i].grad;
+        if (grad != NO_BUF && (p->bufs[grad].shard.count || p->bufs[grad].slice.parts)) return true;
+    }
+    return false;
+}
+
+/* How many ranks have these elements of the gradient. */
+static int copies_of(const Program *p, const Buf *grad) {
+    return (grad->shard.count ? 1 : p->world) * (grad->slice.parts ? 1 : p->tensor);
+}
+
+/* Emits the sum over the ranks, along both axes, of what each has in `buf`. */
+static void sum_ranks(Program *p, int buf) {
+    if (p->world > 1) distribute_op(p, OP_all_reduce_, MESH_DATA, NO_BUF, buf, 0, "");
+    if (p->tensor > 1) distribute_op(p, OP_all_reduce_, MESH_TENSOR, NO_BUF, buf, 0, "");
+}
+
+/* Emits the sum of the squares of all gradients; returns its buffer. */
+static int sum_squares(Program *p) {
+    const int square = number_buf(p, "grad_square", 0);
+    const bool divided = divides(p);
+    bool first = true;
     for (int i = 0; i < p->n_params && !p->failed; i++) {
         const ParamBufs *param = &p->params[i];
-        if (param->grad == NO_BUF || divided != (p->bufs[param->grad].shard.count > 0)) continue;
+        if (param->grad == NO_BUF) continue;
         Op *op = program_op(p, OP_grad_square, p->bufs[param->weight].name);
-        op->attr.square.first = first && n++ == 0;
+        op->attr.square = (SquareAttr){first, divided ? 1.0f / (float)copies_of(p, &p->bufs[param->grad]) : 1.0f};
         op->in[0] = param->grad;
         op->out[0] = square;
         op_cost(p, op);
+        first = false;
     }
-    return n;
-}
-
-/* Emits the sum of the squares of all gradients; returns its buffer. Of divided ones, the sum over the ranks comes first. */
-static int sum_squares(Program *p) {
-    const int square = number_buf(p, "grad_square", 0), divided = add_squares(p, square, true, true);
-    if (divided) distribute_op(p, OP_all_reduce_, NO_BUF, square, 0, "");
-    add_squares(p, square, false, !divided);
+    if (divided) sum_ranks(p, square);
     return square;
 }
 
@@ -119,19 +134,12 @@ static bool is_counted(const Optimizer *o) {
     return always || (o->rule.momentum != 0.0f && o->rule.dampening != 0.0f) || o->rule.lr_decay != 0.0f;
 }
 
-/* Is there a gradient that is divided among the ranks? */
-static bool divides(const Program *p) {
-    for (int i = 0; i < p->n_params; i++)
-        if (p->params[i].grad != NO_BUF && p->bufs[p->params[i].grad].shard.count) return true;
-    return false;
-}
-
 int pass_update(Program *p, Compile *c) {
     const Settings *s = c->settings;
     const OptimRule *rule = &s->optimizer.rule;
     if (s->eval) return OK;
     if (divides(p) && (rule->block_size || optimizer_op(&s->optimizer, NULL) == OP_adafactor))
-        return err_set(c->e, ERR_SCRIPT, "zero: the states of this optimizer are of %s, which are not divided: expected zero = 0",
+        return err_set(c->e, ERR_SCRIPT, "the optimizer keeps states of %s, which ranks do not divide: expected zero = 0, and a mesh without tensor",
                        rule->block_size ? "8 bits" : "rows and columns");
     assert(!p->updates && p->micro_batches == s->accumulate); /* after accumulate */
     const int before = p->n_ops;
@@ -141,7 +149,9 @@ int pass_update(Program *p, Compile *c) {
     p->first_scale = p->loss_scaling ? s->scaler.init_scale : 1.0f;
     for (int i = 0; i < p->n_params && p->loss_scaling && !p->failed; i++)
         if (p->params[i].grad != NO_BUF) state_op(p, OP_grad_check, p->params[i].grad, s);
-    if (p->loss_scaling && divides(p)) distribute_op(p, OP_any_overflow, NO_BUF, p->state, 0, "");
+    for (int axis = 0; axis < MESH_AXES && p->loss_scaling && divides(p); axis++)
+        if ((axis == MESH_DATA ? p->world : p->tensor) > 1)
+            distribute_op(p, OP_any_overflow, (MeshAxis)axis, NO_BUF, p->state, 0, "");
     p->lr = s->scheduled ? number_buf(p, "lr", rule->lr) : NO_BUF;
     int square = rule->clip_norm > 0.0f ? sum_squares(p) : NO_BUF;
     if (counted) state_op(p, OP_step_begin, NO_BUF, s);

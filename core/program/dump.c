@@ -25,6 +25,7 @@ static void put_buf(Line *l, const Program *p, int i) {
     if (b->layout == LAYOUT_NHWC) line_put(l, " nhwc");
     if (b->turned) line_put(l, " turned");
     if (b->order[0]) line_put(l, " order=%" PRId64 "x%" PRId64 "x%" PRId64, b->order[0], b->order[1], b->order[2]);
+    if (b->slice.parts) line_put(l, " part=%d/%d along %d", b->slice.index, b->slice.parts, b->slice.axis);
     if (b->shard.count) line_put(l, " shard=%" PRId64 "+%" PRId64, b->shard.first, b->shard.count);
     line_put(l, " %s", category_name(b->category));
     if (b->alias != NO_BUF) line_put(l, " in %s", p->bufs[b->alias].name);

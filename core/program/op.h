@@ -96,9 +96,13 @@ typedef struct LossAttr {
 } LossAttr;
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
 typedef struct CountAttr { int32_t by; } CountAttr;      /* the ranks of a training: each draws for its micro-batches */
-/* The ranks that take part, and which of them this is; bucket: ops of one bucket stand together and are sent together */
-typedef struct CollectiveAttr { int32_t world, rank, bucket; } CollectiveAttr;
-typedef struct SquareAttr { int32_t first; } SquareAttr; /* the first gradient of a step, which the sum starts with */
+/* The axes along which the ranks of a training are arranged */
+typedef enum MeshAxis { MESH_DATA, MESH_TENSOR, MESH_AXES } MeshAxis;
+/* The ranks that take part, those along an axis, and which of them this is; bucket: ops of one bucket stand together and are sent together */
+typedef struct CollectiveAttr { int32_t world, rank, bucket; MeshAxis axis; } CollectiveAttr;
+/* first: the first gradient of a step, which the sum starts with; share: multiplies it, so that a gradient which several
+ * ranks have counts once in the sum over all */
+typedef struct SquareAttr { int32_t first; float share; } SquareAttr;
 
 /* batch_first: operands are (N, T, F), else (T, N, F); reverse: the steps are computed from the last one to the
  * first */

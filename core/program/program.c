@@ -20,7 +20,7 @@ Program *program_new(void) {
     Program *p = mem_new(sizeof *p);
     if (!p) return NULL;
     p->target = p->output = p->loss = p->state = p->lr = p->calls = NO_BUF;
-    p->micro_batches = p->world = 1;
+    p->micro_batches = p->world = p->tensor = 1;
     return p;
 }
 
@@ -103,6 +103,7 @@ int program_like(Program *p, int like, Category category, Shape shape, DType dty
     const Buf *from = &p->bufs[like];
     if (shape.rank == from->shape.rank) p->bufs[b].layout = from->layout;
     p->bufs[b].turned = from->turned && shape_equal(&shape, &from->shape);
+    if (shape_equal(&shape, &from->shape)) p->bufs[b].slice = from->slice;
     if (shape.dim[1] == from->shape.dim[1]) memcpy(p->bufs[b].order, from->order, sizeof from->order);
     return b;
 }

@@ -42,6 +42,10 @@ typedef enum BufKind {
 
 enum { BUF_NAME = 160, NO_BUF = -1, NO_OP = -1, CONSTANT_BYTES = 4 /* of a number */ };
 
+/* One of `parts` equal parts of a tensor along an axis of its stored shape, a row-major one; blocks: the axis consists of so
+ * many neighbours that are divided each for itself (query, key and value of one weight). */
+typedef struct Slice { int axis, parts, index, blocks; } Slice;
+
 typedef struct Buf {
     char name[BUF_NAME]; /* "2.weight", "2.weight.grad", "2.out" */
     Shape shape;         /* PyTorch's order */
@@ -51,6 +55,7 @@ typedef struct Buf {
     bool turned;         /* a matrix whose rows are the columns of PyTorch's */
     Category category;
     BufKind kind;
+    Slice slice;         /* of the network's tensor it is a part, and `shape` is that part's; parts 0: it is all of it */
     Shard shard;         /* of the tensor of this shape it has these elements alone, in the order of memory; count 0: all */
     size_t bytes;        /* not rounded up */
     int alias;           /* the root buffer, whose alias is NO_BUF, that this one shares the storage of; or NO_BUF */
@@ -100,7 +105,8 @@ typedef struct Program {
     Formula formula;   /* of its formula ops (set by the update pass) */
     int calls;         /* counts the micro-batches that random numbers were drawn for; NO_BUF until program_calls */
     char scope[32];    /* a setting: the prefix of the names of state, lr, grad_square and constants */
-    int world, rank;   /* of how many ranks this is which (a setting) */
+    int world, rank;   /* of how many ranks that have other samples this is which (a setting) */
+    int tensor, tensor_rank; /* of how many ranks that divide products this is which (a setting) */
     bool graph;        /* a run may record the step and replay it (a setting) */
     bool parts;        /* forward, backward and update can run one by one: gradients persist, and sum up (a setting) */
     bool updates;      /* it changes parameters: set by the update pass */
@@ -151,9 +157,19 @@ static inline Shape program_shape(const Buf *b) {
     const int64_t *d = b->shape.dim;
     return b->layout == LAYOUT_NHWC && b->shape.rank == 3 ? shape4(d[0], d[1], 1, d[2]) : b->shape;
 }
-/* The shape in PyTorch, of a parameter's buffer or of what lies as it does. */
+/* The shape of the network's tensor, of which the buffer may be a part. */
+static inline Shape program_whole_shape(const Buf *b) {
+    Shape s = b->shape;
+    if (b->slice.parts) s.dim[b->slice.axis] *= b->slice.parts;
+    return s;
+}
+static inline int64_t program_whole_elements(const Buf *b) {
+    const Shape s = program_whole_shape(b);
+    return shape_elements(&s);
+}
+/* That tensor's shape in PyTorch, of a parameter's buffer or of what lies as it does. */
 static inline Shape program_outer_shape(const Buf *b) {
-    const Shape s = b->shape;
+    const Shape s = program_whole_shape(b);
     return b->turned ? shape2(s.dim[1], s.dim[0]) : s;
 }
 /* The name with the program's scope before it: "scope.name". text[BUF_NAME]; returns text. */

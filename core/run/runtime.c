@@ -2,6 +2,7 @@
 #include "runtime_private.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -107,11 +108,15 @@ static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e)
     l->section[SECTION_UPDATE] = (Section){p->body_end, p->n_ops, false, NULL};
     l->section[SECTION_FORWARD] = (Section){0, p->forward_end, false, NULL};
     l->section[SECTION_BACKWARD] = l->section[SECTION_BACKWARD_MORE] = (Section){p->forward_end, p->body_end, false, NULL};
-    const Comm *comm = r->device->comm;
-    const int world = comm ? comm->world : 1, rank = comm ? comm->rank : 0;
-    if (!r->device->table->dry && (p->world != world || p->rank != rank))
-        return err_set(e, ERR_SCRIPT, "the program is that of rank %d of %d, but this process is rank %d of %d", p->rank, p->world,
-                       rank, world);
+    for (int axis = 0; axis < MESH_AXES && !r->device->table->dry; axis++) {
+        static const char *const axes[MESH_AXES] = {"data", "tensor"};
+        const Comm *comm = r->device->comm[axis];
+        const int is[2] = {comm ? comm->rank : 0, comm ? comm->world : 1};
+        const int wanted[MESH_AXES][2] = {{p->rank, p->world}, {p->tensor_rank, p->tensor}};
+        if (memcmp(is, wanted[axis], sizeof is) != 0)
+            return err_set(e, ERR_SCRIPT, "the program is that of rank %d of %d along the axis %s, but this process is rank %d of %d",
+                           wanted[axis][0], wanted[axis][1], axes[axis], is[0], is[1]);
+    }
     if (p->n_ops == 0) return err_set(e, ERR_SCRIPT, "the network has nothing to compute");
     int code = placement_build(p, r->device->table->alignment, &l->place, e);
     if (code) return code;

@@ -16,39 +16,91 @@ static const Slot *named_slot(const Runtime *r, const char *name) {
     return NULL;
 }
 
-/* Bytes of the whole tensor, of which a rank may have a shard. */
-static size_t whole_bytes(const Buf *b) { return (size_t)shape_elements(&b->shape) * dtype_size(b->dtype); }
+/* ---- a rank may have a part of a tensor alone: a slice of it, and of that a shard */
+
+/* The buffer as it would be if it had all of the network's tensor. */
+static Buf whole_of(const Buf *b) {
+    Buf whole = *b;
+    whole.shape = program_whole_shape(b);
+    whole.slice = (Slice){0, 0, 0, 0};
+    whole.shard = (Shard){0, 0};
+    whole.bytes = (size_t)shape_elements(&whole.shape) * dtype_size(b->dtype);
+    return whole;
+}
+
+static size_t slice_bytes(const Buf *b) { return (size_t)shape_elements(&b->shape) * dtype_size(b->dtype); }
 static size_t shard_at(const Buf *b) { return (size_t)b->shard.first * dtype_size(b->dtype); }
+
+/* Copies the slice of part `index` from the whole tensor's bytes, or into them. */
+static void copy_slice(const Buf *b, int index, char *whole, char *part, bool into) {
+    const Slice *s = &b->slice;
+    size_t outer = (size_t)s->blocks, inner = dtype_size(b->dtype);
+    for (int i = 0; i < s->axis; i++) outer *= (size_t)b->shape.dim[i];
+    for (int i = s->axis + 1; i < b->shape.rank; i++) inner *= (size_t)b->shape.dim[i];
+    const size_t run = (size_t)(b->shape.dim[s->axis] / s->blocks) * inner;
+    for (size_t i = 0; i < outer; i++) {
+        char *at = whole + (i * (size_t)s->parts + (size_t)index) * run;
+        if (into) memcpy(at, part + i * run, run);
+        else memcpy(part + i * run, at, run);
+    }
+}
 
 /* packed: the whole tensor's bytes; uploads those that the buffer has. */
 static int upload_part(Runtime *r, const Buf *b, void *data, const void *packed, Err *e) {
-    return r->device->table->upload(r->device, data, (const char *)packed + shard_at(b), b->bytes, e);
+    char *part = b->slice.parts ? mem_new(slice_bytes(b)) : NULL;
+    if (b->slice.parts && !part) return no_memory(e);
+    if (part) copy_slice(b, b->slice.index, (char *)packed, part, false);
+    const int code = r->device->table->upload(r->device, data, (part ? part : (const char *)packed) + shard_at(b), b->bytes, e);
+    mem_free(part);
+    return code;
 }
 
-/* Asks the other ranks for their shards: the own one lies in its place in `packed`. All ranks must do so. */
-static int gather_shards(const Runtime *r, const Buf *b, void *packed, Err *e) {
-    Comm *comm = r->device->comm;
-    if (!b->shard.count) return OK;
+/* Asks the other ranks along `axis` for their parts, which follow each other in `all`; the own one lies in its place. All
+ * ranks must do so. */
+static int gather_parts(const Runtime *r, MeshAxis axis, const Buf *b, void *all, Err *e) {
+    Comm *comm = r->device->comm[axis];
     size_t *bytes = mem_new((size_t)comm->world * sizeof *bytes);
     if (!bytes) return no_memory(e);
     for (int k = 0; k < comm->world; k++)
-        bytes[k] = (size_t)shard_of(shape_elements(&b->shape), comm->world, k).count * dtype_size(b->dtype);
-    const int code = comm->table->gather(comm, packed, bytes, e);
+        bytes[k] = axis == MESH_TENSOR
+                       ? slice_bytes(b)
+                       : (size_t)shard_of(shape_elements(&b->shape), comm->world, k).count * dtype_size(b->dtype);
+    const int code = comm->table->gather(comm, all, bytes, e);
     mem_free(bytes);
     return code;
 }
 
-/* The whole tensor's bytes. */
-static int download_whole(Runtime *r, const Buf *b, const void *data, void *packed, Err *e) {
-    const int code = r->device->table->download(r->device, (char *)packed + shard_at(b), data, b->bytes, e);
-    return code ? code : gather_shards(r, b, packed, e);
+/* part: the slice's bytes, of which this rank's shard lies in its place -> packed, the whole tensor's. */
+static int gather_whole(const Runtime *r, const Buf *b, char *part, char *packed, Err *e) {
+    int code = b->shard.count ? gather_parts(r, MESH_DATA, b, part, e) : OK;
+    if (code || !b->slice.parts) return code;
+    const size_t bytes = slice_bytes(b);
+    char *all = mem_new((size_t)b->slice.parts * bytes);
+    if (!all) return no_memory(e);
+    memcpy(all + (size_t)b->slice.index * bytes, part, bytes);
+    code = gather_parts(r, MESH_TENSOR, b, all, e);
+    for (int k = 0; k < b->slice.parts && !code; k++) copy_slice(b, k, packed, all + (size_t)k * bytes, true);
+    mem_free(all);
+    return code;
+}
+
+/* The whole tensor's bytes. kept: NULL, or the buffer's on the host. All ranks must ask. */
+static int download_whole(Runtime *r, const Buf *b, const void *data, const void *kept, void *packed, Err *e) {
+    char *part = b->slice.parts ? mem_new(slice_bytes(b)) : packed;
+    int code = part ? OK : no_memory(e);
+    if (!code && kept) memcpy(part + shard_at(b), kept, b->bytes);
+    else if (!code) code = r->device->table->download(r->device, part + shard_at(b), data, b->bytes, e);
+    if (!code) code = gather_whole(r, b, part, packed, e);
+    if (b->slice.parts) mem_free(part);
+    return code;
 }
 
 /* Packs fp32 (or int32) values in PyTorch's order and uploads them to `data`. */
 static int put_values(Runtime *r, const Buf *b, void *data, const void *values, Err *e) {
-    void *packed = mem_new(whole_bytes(b));
+    const Buf whole = whole_of(b);
+    void *packed = mem_new(whole.bytes);
     if (!packed) return no_memory(e);
-    view_pack(b, values, packed);
+    view_pack(&whole, values, packed);
     int code = upload_part(r, b, data, packed, e);
     mem_free(packed);
     return code;
@@ -147,7 +199,7 @@ static int first_value(Runtime *r, const Slot *s, Err *e) {
     const Buf *b = s->buf;
     if (s->param && s->param->derived) return OK; /* the codes bring it */
     if (s->param && s->param->quantized.format) return first_codes(r, s, e);
-    int64_t n = shape_elements(&b->shape);
+    int64_t n = program_whole_elements(b);
     float *values = mem_new((size_t)n * sizeof *values);
     if (!values) return no_memory(e);
     if (s->param) draw(s->param, s->number, r->seed, values, n, n / s->param->shape.dim[0]);
@@ -318,11 +370,11 @@ int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e)
     if (!s && !k) return not_there(name, e);
     if (is_quantized(s)) return get_quantized(r, s, values, e);
     const Buf *b = s ? s->buf : &r->loaded[which].p->bufs[k->buf];
-    void *packed = mem_new(whole_bytes(b));
+    const Buf whole = whole_of(b);
+    void *packed = mem_new(whole.bytes);
     if (!packed) return no_memory(e);
-    if (k) memcpy((char *)packed + shard_at(b), k->bytes, b->bytes);
-    int code = k ? gather_shards(r, b, packed, e) : download_whole(r, b, s->block.data, packed, e);
-    if (!code) view_unpack(b, packed, values);
+    int code = download_whole(r, b, s ? s->block.data : NULL, k ? k->bytes : NULL, packed, e);
+    if (!code) view_unpack(&whole, packed, values);
     mem_free(packed);
     return code;
 }
@@ -352,10 +404,11 @@ const Quantization *runtime_quantization(const Runtime *r, int i) {
 int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e) {
     assert(i >= 0 && i < r->n_slots);
     const Slot *s = &r->slots[i];
-    void *storage = mem_new(whole_bytes(s->buf));
+    const Buf whole = whole_of(s->buf);
+    void *storage = mem_new(whole.bytes);
     if (!storage) return no_memory(e);
-    int code = download_whole(r, s->buf, s->block.data, storage, e);
-    if (!code) view_unpack_bytes(s->buf, storage, bytes);
+    int code = download_whole(r, s->buf, s->block.data, NULL, storage, e);
+    if (!code) view_unpack_bytes(&whole, storage, bytes);
     mem_free(storage);
     return code;
 }
@@ -363,9 +416,10 @@ int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e) {
 int runtime_write_bytes(Runtime *r, int i, const void *bytes, Err *e) {
     assert(i >= 0 && i < r->n_slots);
     const Slot *s = &r->slots[i];
-    void *storage = mem_new(whole_bytes(s->buf));
+    const Buf whole = whole_of(s->buf);
+    void *storage = mem_new(whole.bytes);
     if (!storage) return no_memory(e);
-    view_pack_bytes(s->buf, bytes, storage);
+    view_pack_bytes(&whole, bytes, storage);
     int code = upload_part(r, s->buf, s->block.data, storage, e);
     mem_free(storage);
     return code;

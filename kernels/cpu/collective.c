@@ -9,7 +9,7 @@
 
 enum { LEAST_PART = 64 }; /* elements of a piece that a rank sums up, however small the workspace may be */
 
-static Comm *comm_of(const KArgs *a) { return ((const Device *)a->device)->comm; }
+static Comm *comm_of(const KArgs *a) { return ((const Device *)a->device)->comm[a->attr->collective.axis]; }
 
 static char *element(const View *v, int64_t i) { return (char *)v->data + (size_t)i * dtype_size(v->dtype); }
 

@@ -54,7 +54,7 @@ int k_cpu_grad_square(const KArgs *a, Err *e) {
     (void)e;
     float *square = a->grad_square.square.data;
     double before = a->attr->square.first ? 0.0 : (double)*square;
-    *square = (float)(before + range_sum(a, a->grad_square.g.count, square_piece));
+    *square = (float)(before + (double)a->attr->square.share * range_sum(a, a->grad_square.g.count, square_piece));
     return OK;
 }
 

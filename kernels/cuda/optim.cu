@@ -101,9 +101,11 @@ static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_con
 struct GradSquare {
     enum { INPUTS = 1 };
     float *square;
-    int first;
+    SquareAttr how;
     __device__ double term(const float (*g)[LANES], int i) const { return (double)g[0][i] * (double)g[0][i]; }
-    __device__ void store(double sum) const { *square = (float)((first ? 0.0 : (double)*square) + sum); }
+    __device__ void store(double sum) const {
+        *square = (float)((how.first ? 0.0 : (double)*square) + (double)how.share * sum);
+    }
 };
 
 static __global__ void step_begin_kernel(StepState *state) {
@@ -216,7 +218,7 @@ extern "C" int k_cuda_grad_square_prepare(const KArgs *a, size_t limit, void **s
 
 extern "C" int k_cuda_grad_square(const KArgs *a, Err *e) {
     const ElementsOf<1> g = {{elements_of(&a->grad_square.g)}};
-    return sum_run(a, e, GradSquare{(float *)a->grad_square.square.data, (int)a->attr->square.first}, g,
+    return sum_run(a, e, GradSquare{(float *)a->grad_square.square.data, a->attr->square}, g,
                    a->grad_square.g.count);
 }
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "memory/comm.h"
+#include "memory/device.h"
 
 enum { RANKS_MOST = 8, BOX_BYTES = 8 << 20 };
 
@@ -68,30 +68,39 @@ static void *shared_memory(size_t bytes) {
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* Runs job(comm, arg) in `world` processes and waits for them. Returns how many ended well: those in which it returned 0. */
-typedef int RankFn(Comm *comm, void *arg);
-static int run_ranks(int world, RankFn *job, void *arg) {
-    static Shared *shared;
+static bool shared_open(Shared *s, int ranks) {
     pthread_barrierattr_t attr;
+    memset(s->sent, 0, sizeof s->sent);
+    return !pthread_barrierattr_init(&attr) && !pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED) &&
+           !pthread_barrier_init(&s->barrier, &attr, (unsigned)ranks);
+}
+
+/* Runs job(rank, comm, arg) in data times tensor processes and waits for them; comm[axis]: NULL where there is one rank along
+ * the axis. Returns how many ended well: those in which it returned 0. */
+typedef int RankFn(int rank, Comm *const comm[MESH_AXES], void *arg);
+static int run_ranks(int data, int tensor, RankFn *job, void *arg) {
+    static Shared *shared[MESH_AXES]; /* by axis and group: the ranks that differ along it alone */
+    const int size[MESH_AXES] = {data, tensor}, world = data * tensor;
     pid_t pid[RANKS_MOST];
     int well = 0;
-    if (!shared) shared = shared_memory(sizeof *shared);
-    if (!shared || world > RANKS_MOST) return 0;
-    memset(shared->sent, 0, sizeof shared->sent);
-    pthread_barrierattr_init(&attr);
-    pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
-    pthread_barrier_init(&shared->barrier, &attr, (unsigned)world);
+    if (world > RANKS_MOST) return 0;
+    for (int axis = 0; axis < MESH_AXES; axis++) {
+        if (!shared[axis]) shared[axis] = shared_memory(RANKS_MOST * sizeof **shared);
+        for (int g = 0; g < world / size[axis]; g++)
+            if (!shared[axis] || !shared_open(&shared[axis][g], size[axis])) return 0;
+    }
     fflush(NULL);
     for (int r = 0; r < world; r++) {
         pid[r] = fork();
         if (pid[r]) continue;
-        ForkComm comm = {{&fork_table, r, world}, shared};
-        const int failed = job(&comm.base, arg);
+        ForkComm along[MESH_AXES] = {{{&fork_table, r / tensor, data}, &shared[MESH_DATA][r % tensor]},
+                                     {{&fork_table, r % tensor, tensor}, &shared[MESH_TENSOR][r / tensor]}};
+        Comm *comm[MESH_AXES] = {data > 1 ? &along[MESH_DATA].base : NULL, tensor > 1 ? &along[MESH_TENSOR].base : NULL};
+        const int failed = job(r, comm, arg);
         fflush(NULL);
         _exit(failed ? 1 : 0);
     }
     for (int r = 0, status; r < world; r++) well += waitpid(pid[r], &status, 0) == pid[r] && status == 0;
-    pthread_barrier_destroy(&shared->barrier);
     return well;
 }
 

@@ -39,7 +39,7 @@ typedef struct Result {
     float number[NUMBERS];
 } Result;
 
-typedef struct Training { const Network *net; Settings s; Result *result; } Training; /* result[world] */
+typedef struct Training { const Network *net; Settings s; Result *result; } Training; /* result[s.world] */
 
 typedef struct Fed { const Program *p; int world, rank; } Fed;
 
@@ -66,8 +66,8 @@ static int read_parameters(Runtime *r, const Network *net, Result *out, Err *e) 
     return code;
 }
 
-static int train_steps(Runtime *r, const Training *t, const Program *p, Comm *comm, Result *out, Err *e) {
-    Fed fed = {p, comm ? comm->world : 1, comm ? comm->rank : 0};
+static int train_steps(Runtime *r, const Training *t, const Program *p, Comm *const *comm, Result *out, Err *e) {
+    Fed fed = {p, p->world, p->rank};
     int code = OK;
     for (int i = 0; i < STEPS && !code; i++) {
         StepResult step;
@@ -77,25 +77,26 @@ static int train_steps(Runtime *r, const Training *t, const Program *p, Comm *co
     out->peak = runtime_ledger(r)->peak.held;
     out->weights = runtime_ledger(r)->category[CAT_WEIGHTS];
     out->optimizer = runtime_ledger(r)->category[CAT_OPTIMIZER];
-    if (comm) out->sent = ((ForkComm *)comm)->shared->sent[comm->rank];
+    out->sent = 0;
+    for (int axis = 0; axis < MESH_AXES; axis++)
+        if (comm[axis]) out->sent += ((ForkComm *)comm[axis])->shared->sent[comm[axis]->rank];
     return code ? code : read_parameters(r, t->net, out, e);
 }
 
 /* The training, or one rank of it. */
-static int train(Comm *comm, void *arg) {
+static int train(int rank, Comm *const comm[MESH_AXES], void *arg) {
     const Training *t = arg;
-    Result *out = &t->result[comm ? comm->rank : 0];
+    Result *out = &t->result[rank];
     Settings s = t->s;
     Device *device;
     Program *p = NULL;
     Runtime *r = NULL;
     Prediction found;
     Err e = {0, ""};
-    s.world = comm ? comm->world : 1;
-    s.rank = comm ? comm->rank : 0;
+    s.rank = rank;
     int code = device_open("cpu", &device, &e);
     if (code) return code;
-    device->comm = comm;
+    memcpy(device->comm, comm, sizeof device->comm);
     code = compile(t->net, &s, device, NULL, NULL, &p, &e);
     const Job job = {t->net, p};
     if (!code) code = predict(&job, 1, s.allocator, device, 0, &(Call){0, PART_WHOLE}, 1, STEPS, &found, &e);
@@ -128,6 +129,7 @@ static Result *results, *alone;
  * same numbers in the same order. */
 static double tolerance(const Settings *s) {
     const PrecisionInfo *info = precision_info(s->precision);
+    if (s->mesh.tensor > 1) return info->low == DT_F32 ? 2e-5 : 2e-2;
     if (info->weights == DT_F32 && s->accumulate == 1 && s->optimizer.rule.clip_norm == 0.0f) return 0;
     return info->weights == DT_F32 ? 2e-5 : 2e-2;
 }
@@ -146,12 +148,15 @@ static bool as_predicted(int world) {
 
 static void compare(const Network *net, const char *name, int world, const Settings *s) {
     Training one = {net, *s, alone}, many = {net, *s, results};
+    const int tensor = s->mesh.tensor, data = world / tensor;
     char what[200];
-    snprintf(what, sizeof what, "%s, %d ranks, zero %d, %s, accumulate %d, ahead %d, %s", name, world, s->zero,
+    snprintf(what, sizeof what, "%s, %d x %d ranks, zero %d, %s, accumulate %d, ahead %d, %s", name, data, tensor, s->zero,
              precision_info(s->precision)->text, s->accumulate, s->gather_ahead, alloc_name(s->allocator));
-    one.s.accumulate *= world;
+    many.s.world = world;
+    one.s.accumulate *= data;
     one.s.zero = 0;
-    const int well = run_ranks(1, train, &one), all = run_ranks(world, train, &many);
+    one.s.mesh.tensor = 1;
+    const int well = run_ranks(1, 1, train, &one), all = run_ranks(data, tensor, train, &many);
     if (!ok(well == 1 && all == world, "%s: runs", what)) {
         printf("# %s\n", alone->problem);
         for (int r = 0; r < world; r++) printf("# rank %d: %s\n", r, results[r].problem);
@@ -162,11 +167,56 @@ static void compare(const Network *net, const char *name, int world, const Setti
             "%s: trains as one rank does", what))
         printf("# %g apart; losses %.9g %.9g, alone %.9g %.9g\n", apart, (double)results[0].loss[0],
                (double)results[0].loss[STEPS - 1], (double)alone->loss[0], (double)alone->loss[STEPS - 1]);
+    if (s->zero >= 1 || tensor > 1)
+        ok(results[0].optimizer < alone->optimizer && (results[0].weights < alone->weights || (s->zero < 3 && tensor == 1)),
+           "%s: a rank holds less: weights %zu of %zu bytes, states %zu of %zu", what, results[0].weights, alone->weights,
+           results[0].optimizer, alone->optimizer);
     if (!ok(as_predicted(world), "%s: predicted is measured on every rank", what))
         for (int r = 0; r < world; r++) printf("# rank %d: predicted %zu, measured %zu\n", r, results[r].predicted, results[r].peak);
 }
 
 static const int worlds[] = {2, 3, 4};
+
+#define NET_PACKED \
+    "Sequential{Embedding(160, 32) PositionEmbedding(6, 32) Residual{Sequential{LayerNorm(32) CausalSelfAttention(32, 4)}}" \
+    " Checkpoint{Residual{Sequential{LayerNorm(32) Linear(32, 128) GELU Linear(128, 32)}}} LayerNorm(32)" \
+    " Linear(32, 160, bias=false) Flatten(0, 1)}"
+
+static const struct { const char *name, *text; Shape input; } divided[] = {
+    {"a perceptron", "Sequential{Linear(20, 64) ReLU Linear(64, 48) ReLU Linear(48, 10)}", {2, {4, 20, 1, 1}}},
+    {"GPT", NET_PACKED, {2, {2, 6, 1, 1}}},
+    {"a gated transformer", NET_GATED, {3, {3, 5, 6, 1}}},
+};
+
+/* Products divided among ranks, with each stage; and the settings in turns. */
+static void tensors(void) {
+    static const Precision precisions[] = {PREC_FP32, PREC_AMP_BF16, PREC_MASTER_BF16, PREC_AMP_FP16};
+    int turn = 0;
+    for (size_t k = 0; k < ARRAY_LEN(divided); k++) {
+        Err e = {0, ""};
+        Network *net = net_new(divided[k].text, CE, divided[k].input, &e);
+        if (!ok(net != NULL, "%s %s", divided[k].name, e.text)) continue;
+        for (int zero = 0; zero <= 3; zero++)
+            for (int data = 1; data <= 2; data++, turn++) {
+                Settings s = settings_default();
+                setting_set_text(&s, setting_find("optimizer"), "SGD", &e);
+                s.optimizer.rule.momentum = 0.9f;
+                s.optimizer.rule.lr = 0.05f;
+                s.zero = zero;
+                s.mesh.tensor = 2;
+                compare(net, divided[k].name, 2 * data, &s);
+                s.precision = precisions[turn % 4];
+                s.mesh.tensor = turn % 3 && k != 2 ? 2 : 4 >> (k == 2);
+                s.accumulate = 1 + turn % 2;
+                s.checkpoint = (Checkpoint)(turn % CHECKPOINT_BUDGET);
+                s.offload = turn % 4 == 3 ? OFFLOAD_ALL : OFFLOAD_NONE;
+                s.offload_least = 0;
+                s.optimizer.rule.clip_norm = turn % 2 ? 0.5f : 0.0f;
+                compare(net, divided[k].name, s.mesh.tensor * data, &s);
+            }
+        network_free(net);
+    }
+}
 
 /* Every stage with every network; and the settings in turns. */
 static void stages(void) {
@@ -206,5 +256,6 @@ int main(void) {
     alone = shared_memory(sizeof *alone);
     if (!ok(results && alone, "memory that processes share")) return tap_done();
     stages();
+    tensors();
     return tap_done();
 }

@@ -32,7 +32,7 @@ for _, setting in ipairs(settings.list) do
     if setting.core then tap.ok(compile(setting.name, value), what .. " reaches the core") end
   end
   for _, wrong in ipairs{{}, "no such word", -1} do
-    local allowed = setting.type == "text" or (setting.type == "options" or setting.type == "scaler") and type(wrong) == "table"
+    local allowed = setting.type == "text" or (setting.type == "options" or setting.type == "scaler" or setting.type == "mesh") and type(wrong) == "table"
     if not allowed then tap.is(setting.check(wrong), nil, setting.name .. " is not " .. tostring(wrong)) end
     if setting.core then tap.ok(not pcall(compile, setting.name, wrong), "nor in the core") end
   end

@@ -16,9 +16,15 @@ static bool reduce_scatter_fits(const Operands *o) {
 static bool all_gather_fits(const Operands *o) { return is_shard(o->all_gather.y, o->all_gather.x, &o->attr->collective); }
 static bool all_gather__fits(const Operands *o) { return !o->all_gather_.y->shard.count; }
 
-static void show(const Attr *a, Line *l) { line_put(l, " rank=%d/%d bucket=%d", a->collective.rank, a->collective.world, a->collective.bucket); }
+/* Every rank reads the sum, and each has made one of its terms. */
+static void all_reduce_gradient(Gradients *g, const Op *f, int dy) { gradient_pass(g, f, f->all_reduce.x, dy); }
 
-const OpRule rule_all_reduce = {all_reduce_fits, NULL, NULL, show};
+static void show(const Attr *a, Line *l) { 
+    static const char *const axes[MESH_AXES] = {"", " tensor"};
+    line_put(l, " rank=%d/%d bucket=%d%s", a->collective.rank, a->collective.world, a->collective.bucket, axes[a->collective.axis]);
+ }
+
+const OpRule rule_all_reduce = {all_reduce_fits, NULL, all_reduce_gradient, show};
 const OpRule rule_all_reduce_ = {all_reduce__fits, NULL, NULL, show};
 const OpRule rule_reduce_scatter = {reduce_scatter_fits, NULL, NULL, show};
 const OpRule rule_all_gather = {all_gather_fits, NULL, NULL, show};

@@ -17,6 +17,10 @@ static double view_flops(const Operands *o) { return (void)o, 0; }
 static void cast_gradient(Gradients *g, const Op *f, int dy) { gradient_by(g, OP_cast, f, f->cast.x, dy, NO_BUF); }
 
 static void view_gradient(Gradients *g, const Op *f, int dy) {
+    if (f->attr.collective.world > 1) { /* each of those ranks reads x for its part of the features */
+        gradient_by(g, OP_all_reduce, f, f->view.x, dy, NO_BUF);
+        return;
+    }
     int dx = gradient_buf_wanted(g, f->view.x);
     if (dx == NO_BUF || g->p->failed) return;
     assert(g->p->bufs[dx].bytes == g->p->bufs[dy].bytes);

@@ -109,7 +109,7 @@ local function scaler(row)
 end
 
 local CHECKS = {
-  options = options, scaler = scaler,
+  options = options, mesh = options, scaler = scaler,
   text = function() return text end, size = function() return size end, flag = function() return flag end,
   optimizer = function() return optimizer end, word = function(row) return one_of(row.words) end,
   word_or_bytes = function(row) return word_or_bytes(row.words) end,
