@@ -27,7 +27,7 @@ LUA_CFLAGS ?= -I/usr/include/lua5.4
 LUA_LIB ?= -l:liblua5.4.a
 LIBS   = -ldnnl -lz -lpthread -ldl -lm
 DEPS_DEV = clang libclang-rt-14-dev gzip
-DEPS   = gcc g++ make libc6-dev libdnnl-dev liblua5.4-dev lua5.4 zlib1g-dev perl
+DEPS   = libopenmpi-dev openmpi-bin gcc g++ make libc6-dev libdnnl-dev liblua5.4-dev lua5.4 zlib1g-dev perl
 
 CORE    = $(wildcard core/*/*.c core/*/*/*.c)
 ONCE    = kernels/cpu/device.c kernels/cpu/stream.c kernels/cpu/waiting.c
@@ -83,8 +83,13 @@ CUDA_HEADERS ?= $(firstword $(foreach d,$(CUDNN) $(CUDA)/include /usr/local/cuda
 PLAN_LACK := $(if $(CUDNN),$(if $(CUDA_HEADERS),,no cuda_runtime.h),no cudnn.h)
 PLAN = $(if $(PLAN_LACK),,$(BUILD)/memtide_plan.so)
 
-all: $(BUILD)/memtide $(BUILD)/memtide.so $(PLAN) $(CUDA_PLUGIN) ## build program, Lua module, planning library, CUDA plugin
+# Several ranks train together by MPI, wherever its compiler is.
+MPICC ?= $(shell command -v mpicc)
+MPI = $(if $(MPICC),$(BUILD)/memtide_mpi.so)
+
+all: $(BUILD)/memtide $(BUILD)/memtide.so $(PLAN) $(MPI) $(CUDA_PLUGIN) ## build program, Lua module, planning library, plugins
 	@$(if $(PLAN_LACK),echo "built without the planning library: $(PLAN_LACK)",:)
+	@$(if $(MPI),:,echo "built without the MPI plugin: no mpicc")
 	@$(if $(CUDA_LACK),echo "built without the CUDA plugin: $(CUDA_LACK)",:)
 
 $(BUILD)/memtide: $(BUILD)/lua/main.o $(LUA_OBJ) $(LIB_OBJ)
@@ -160,6 +165,11 @@ $(BUILD)/plan/%.o: kernels/cuda/%.c
 	@mkdir -p $(@D)
 	@echo "  CC   $< (plan)"
 	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(addprefix -isystem ,$(CUDNN) $(CUDA_HEADERS)) -c -o $@ $<
+
+$(BUILD)/memtide_mpi.so: kernels/mpi/comm_mpi.c $(BUILD)/core/base/err.o $(BUILD)/core/base/mem.o kernels/mpi/exports.map
+	@echo "  LINK $@"
+	$(Q)$(MPICC) $(CFLAGS) $(FLAGS) -Wno-cast-function-type -shared -Wl,-z,defs -Wl,--version-script=kernels/mpi/exports.map -o $@ \
+	    $(filter %.c %.o,$^)
 
 $(BUILD)/memtide_plan.so: $(PLAN_OBJ) $(PLUGIN_CORE) kernels/cuda/plan.map
 	@echo "  LINK $@"
@@ -419,6 +429,7 @@ define INSTALLED
 755 $(BUILD)/memtide bin/memtide
 755 $(BUILD)/memtide.so lib/lua/5.4/memtide.so
 $(if $(PLAN),755 $(PLAN) lib/memtide/memtide_plan.so)
+$(if $(MPI),755 $(MPI) lib/memtide/memtide_mpi.so)
 $(if $(CUDA_PLUGIN),755 $(CUDA_PLUGIN) lib/memtide/memtide_cuda.so)
 $(if $(CUDA_PLUGIN),$(foreach f,$(DEVICES),644 $(f) lib/memtide/devices/$(notdir $(f))$(newline)))
 644 $(BUILD)/libmemtide.a lib/libmemtide.a

@@ -468,5 +468,6 @@ int luaopen_memtide_core(lua_State *L) {
     bind_open_locals(L);
     bind_open_json(L);
     bind_open_exponents(L);
+    bind_open_comm(L);
     return 1;
 }

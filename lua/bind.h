@@ -103,6 +103,7 @@ void bind_open_pickle(lua_State *L);
 void bind_open_locals(lua_State *L);
 void bind_open_json(lua_State *L);
 void bind_open_exponents(lua_State *L);
+void bind_open_comm(lua_State *L);
 
 /* A batch of values that scripts pass on as a whole. */
 typedef struct Batch {

@@ -7,11 +7,15 @@
  *   3            the socket; it closes when the process on the other side ends
  *   4            the note: a page in memory, written without waking the reader
  *
+ * A group of ranks is this program started through another one (mpirun): its standard input and output are the socket, and
+ * standard error the log; it has no note.
+ *
  * A worker leads a process group, so that the processes that it started end with it. It ends when its parent ends. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -32,7 +36,7 @@
 #define BOX_PROCESS "memtide.Process"
 #define BOX_CHANNEL "memtide.Channel"
 
-enum { CHANNEL_FD = 3, NOTE_FD = 4, FIRST_FREE_FD = 10, NOTE_BYTES = 128, WORKERS_MAX = 256, ARGUMENTS_MAX = 8 };
+enum { CHANNEL_FD = 3, NOTE_FD = 4, FIRST_FREE_FD = 10, NOTE_BYTES = 128, WORKERS_MAX = 256, ARGUMENTS_MAX = 32 };
 
 static int fail_errno(lua_State *L, const char *what, const char *path) {
     Err e;
@@ -102,7 +106,7 @@ static void limit_resource(int resource, rlim_t most) {
 }
 
 /* Runs in the forked child, where only calls that are safe in a signal handler are allowed. */
-static void become_worker(const Process *p, int channel, rlim_t memory, pid_t parent, char **arguments) {
+static void become_worker(const Process *p, int channel, rlim_t memory, pid_t parent, bool launched, char **arguments) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -112,6 +116,10 @@ static void become_worker(const Process *p, int channel, rlim_t memory, pid_t pa
     if (getppid() != parent) _exit(126); /* the parent died before PR_SET_PDEATHSIG could tell of it */
     limit_resource(RLIMIT_CORE, 0);
     if (memory) limit_resource(RLIMIT_DATA, memory);
+    if (launched) {
+        if (dup2(channel, 0) >= 0 && dup2(channel, 1) >= 0 && dup2(p->log, 2) >= 0) execvp(arguments[0], arguments);
+        _exit(127);
+    }
     int nothing = open("/dev/null", O_RDONLY);
     if (nothing < 0 || dup2(nothing, 0) < 0 || dup2(p->log, 1) < 0 || dup2(p->log, 2) < 0 ||
         dup2(channel, CHANNEL_FD) < 0 || dup2(p->note, NOTE_FD) < 0)
@@ -122,8 +130,9 @@ static void become_worker(const Process *p, int channel, rlim_t memory, pid_t pa
     _exit(127);
 }
 
-/* memory: bytes of data that the worker may have, 0: no limit. -1: failed (errno). */
-static int start(Process *p, rlim_t memory, char **arguments) {
+/* memory: bytes of data that the worker may have, 0: no limit. launched: arguments[0] is another program. -1: failed
+ * (errno). */
+static int start(Process *p, rlim_t memory, bool launched, char **arguments) {
     assert(p->log >= 0 && p->pid == 0);
     int pair[2] = {-1, -1};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) return -1;
@@ -132,7 +141,7 @@ static int start(Process *p, rlim_t memory, char **arguments) {
     p->note = move_up(memfd_create("memtide-note", MFD_CLOEXEC));
     pid_t parent = getpid(), pid = -1;
     if (theirs >= 0 && p->channel >= 0 && p->note >= 0) pid = fork();
-    if (pid == 0) become_worker(p, theirs, memory, parent, arguments);
+    if (pid == 0) become_worker(p, theirs, memory, parent, launched, arguments);
     int failed = errno;
     close_fd(&theirs);
     errno = failed;
@@ -177,8 +186,23 @@ static void release_process(void *content) {
     mem_free(p);
 }
 
-/* spawn({argument, ...}, memory) -> Process: starts this program with these arguments and at most `memory` bytes of
- * data (0: no limit) */
+/* is_root() -> is it the superuser's process? */
+static int is_root(lua_State *L) {
+    lua_pushboolean(L, geteuid() == 0);
+    return 1;
+}
+
+/* program() -> the path of this program's file; nil: it cannot be told */
+static int program_path(lua_State *L) {
+    char path[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+    if (n <= 0 || (size_t)n >= sizeof path) return 0;
+    lua_pushlstring(L, path, (size_t)n);
+    return 1;
+}
+
+/* spawn({argument, ...}, memory, launched) -> Process: starts this program with these arguments and at most `memory` bytes of
+ * data (0: no limit). launched: the first argument is the program that is started */
 static int spawn(lua_State *L) {
     char *arguments[ARGUMENTS_MAX + 2] = {NULL};
     char name[] = "memtide";
@@ -187,10 +211,12 @@ static int spawn(lua_State *L) {
     lua_Unsigned n = lua_rawlen(L, 1);
     if (n > ARGUMENTS_MAX) return bind_error(L, "spawn: at most %d arguments", ARGUMENTS_MAX);
     luaL_checkstack(L, ARGUMENTS_MAX + 4, NULL);
+    const bool launched = lua_toboolean(L, 3);
+    const int first = launched ? 0 : 1;
     arguments[0] = name;
-    for (int i = 1; i <= (int)n; i++) {
-        lua_rawgeti(L, 1, i);
-        arguments[i] = (char *)luaL_checkstring(L, -1); /* execv promises not to change them */
+    for (int i = 0; i < (int)n; i++) {
+        lua_rawgeti(L, 1, i + 1);
+        arguments[first + i] = (char *)luaL_checkstring(L, -1); /* execv promises not to change them */
     }
     Box *box = bind_new(L, BOX_PROCESS, release_process);
     Process *p = mem_new(sizeof *p);
@@ -200,7 +226,7 @@ static int spawn(lua_State *L) {
     fflush(NULL);
     p->log = move_up(unnamed_file());
     if (p->log < 0) return fail_errno(L, "create a worker's log in", log_folder());
-    return start(p, (rlim_t)memory, arguments) ? fail_errno(L, "start a worker process", NULL) : 1;
+    return start(p, (rlim_t)memory, launched, arguments) ? fail_errno(L, "start a worker process", NULL) : 1;
 }
 
 /* ---- talking */
@@ -479,7 +505,7 @@ void bind_open_process(lua_State *L) {
         {"log_size", log_size}, {"clear_log", clear_log}, {"log", log_text}, {"save_log", save_log}, {NULL, NULL}};
     static const luaL_Reg of_channel[] = {{"receive", channel_receive}, {"send", channel_send},
         {"note", channel_note}, {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"clock", clock_now}, {"spawn", spawn}, {"poll", poll_all},
+    static const luaL_Reg functions[] = {{"clock", clock_now}, {"program", program_path}, {"is_root", is_root}, {"spawn", spawn}, {"poll", poll_all},
         {"catch_signals", catch_signals}, {"restore_signals", restore_signals},
         {"worker_channel", worker_channel}, {NULL, NULL}};
     bind_type(L, BOX_PROCESS, of_process);

@@ -8,6 +8,7 @@ local hook = require "memtide.cli.hook"
 local safe = require "memtide.sweep.safe"
 local script = require "memtide.sweep.script"
 local util = require "memtide.base.util"
+local rank = require "memtide.sweep.rank"
 local worker = require "memtide.sweep.worker"
 
 -- Runs a command and returns its exit status. asked: the words of the command line
@@ -45,6 +46,7 @@ local function main(asked, state)
   end
   if first == "--help" or first == "-h" then return help.print(commands) end
   if first == "--worker" then return worker.serve() end
+  if first == "--rank" then return rank.serve() end
   if first == "--safe" then -- an option of the command after it, or of a plain program
     table.remove(asked, 1)
     if commands.is_command(asked[1] or "") then table.insert(asked, 2, first) else safe.on() end

@@ -29,6 +29,15 @@ end
 
 -- ---- what the cell works on
 
+-- How the ranks of the cell are arranged: {data = how many have other samples, tensor = how many divide products}
+function cell.mesh(self)
+  local tensor = math.tointeger(tonumber((self.values.mesh or ""):match "tensor=(%d+)" or 1))
+  return {data = math.max(1, (self.values.world or 1) // tensor), tensor = tensor}
+end
+
+-- Samples of one update, of all ranks together
+function cell.effective_batch(self) return self.values.batch * self.values.accumulate * cell.mesh(self).data end
+
 -- batch = "max" is a number only when a device is known (max_batch.lua); until then the network has one sample.
 local function built_batch(v) return v.batch == "max" and 1 or v.batch end
 
@@ -291,10 +300,11 @@ end
 -- Steps of all epochs, including the warm-up
 local function epoch_steps(self)
   if self.values.trainings then check_several(self) end
+  local each = self.values.accumulate * cell.mesh(self).data -- batches of a step
   local v, whole, batch, dataset = self.values, self.experiment.base, built_batch(self.values), data_of(self)
-  if not dataset then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // v.accumulate) end
+  if not dataset then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // each) end
   local loader = util.must(data.open(dataset, {batch = batch, drop_last = whole.drop_last}))
-  return v.epochs * (loader:batches() // v.accumulate)
+  return v.epochs * (loader:batches() // each)
 end
 
 -- Sets the cell's seed, warm-up and steps. They are part of its id, even if the network cannot be built.
@@ -370,7 +380,9 @@ end
 -- The program that evaluates the test data; nil: there are none.
 local function evaluation(self)
   if not self.values.test_data or self.values.mode == "eval" then return nil end
-  return util.must(core.compile(self.network, settings.for_evaluation(self.values), cell.device(self.values.device)))
+  local wanted = settings.for_evaluation(self.values)
+  wanted.rank = self.rank
+  return util.must(core.compile(self.network, wanted, cell.device(self.values.device)))
 end
 
 -- PyTorch's step on the cell's card stands in the program's place: it is predicted, and never run.
@@ -392,6 +404,7 @@ function cell.compile(self, passes)
   if v.framework == "pytorch" then return compile_eager(self) end
   for _, one in ipairs(self.trainings) do
     local wanted = self.round and trainings.settings(one) or settings.for_core(v)
+    wanted.rank = self.rank
     local program, text, code = core.compile(one.network, wanted, cell.device(v.device), passes)
     if not program then error(util.failure(text, code), 0) end
     one.program, one.passes = program, text

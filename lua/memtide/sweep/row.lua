@@ -25,7 +25,7 @@ function row.identity(self, id, device)
   local v = self.values
   local out = {
     experiment = self.experiment.name, case = self.name, cell = id, ["repeat"] = self.repeat_number,
-    model = self.model_name or v.model_name, effective_batch = v.batch ~= "max" and v.batch * v.accumulate or nil,
+    model = self.model_name or v.model_name, effective_batch = v.batch ~= "max" and cell.effective_batch(self) or nil,
     seed = self.seed or v.seed or 1, version = core.version, started_at = os.date("!%Y-%m-%dT%H:%M:%SZ"),
   }
   for _, name in ipairs(settings.columns) do out[name] = row.column_value(v[name]) end
@@ -39,7 +39,7 @@ function row.predicted(self)
   local found, info = self.prediction, cell.device(self.values.device):info()
   local out = {device_name = info and info.name, driver = info and info.driver, emulated = cell.emulated(self),
     status = found.fits and "predicted" or "oom", reason = found.reason, lower_bound_bytes = found.lower_bound,
-    batch = self.values.batch, effective_batch = self.values.batch * self.values.accumulate,
+    batch = self.values.batch, effective_batch = cell.effective_batch(self),
     cost = estimate.cost(self)} -- not a column: for estimates
   if found.fits then
     out.predicted_peak_bytes = found.peak.bytes
@@ -74,10 +74,15 @@ function row.measured(self, found)
   if found.device_used then out.untracked_bytes = found.device_used - found.memory.held end
   peak_columns(out, found.memory.peak)
   out.host_bytes = found.memory.host
-  row.time_columns(out, found.seconds, self.values.batch * self.values.accumulate)
+  row.time_columns(out, found.seconds, cell.effective_batch(self))
   out.loss_first, out.loss_last = found.losses[1], found.losses[#found.losses]
   if found.exponents then
     out.underflow_share, out.gradient_histogram = six_digits(found.exponents.underflow_share or 0), exponents.text(found.exponents)
+  end
+  if found.peaks then
+    local sum = 0
+    for _, bytes in ipairs(found.peaks) do sum = sum + bytes end
+    out.peak_rank, out.rank_peaks, out.ranks_bytes = found.peak_rank, table.concat(found.peaks, " "), sum
   end
   out.test_accuracy, out.loss_scale, out.skipped_steps = found.accuracy, found.loss_scale, found.skipped_steps
   return out

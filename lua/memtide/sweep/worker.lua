@@ -3,6 +3,7 @@ local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local max_batch = require "memtide.sweep.max_batch"
 local protocol = require "memtide.sweep.protocol"
+local ranks = require "memtide.sweep.ranks"
 local row = require "memtide.sweep.row"
 local safe = require "memtide.sweep.safe"
 local script = require "memtide.sweep.script"
@@ -43,7 +44,18 @@ local function status_of(cells, code)
   return cells.purpose == "run" and "oom" or "skipped"
 end
 
-local function compute(self, cells, implied, tell)
+-- Runs the cell, by a group of ranks if it has several: what cell.run returns.
+local function measure(self, cells, k, tell)
+  local world = self.values.world or 1
+  local function progress(i, n) tell.note("running step", i, n) end
+  if world == 1 then return cell.run(self, progress) end
+  if not cells.setup then error(util.failure("world: ranks are started by a worker process", "unsupported"), 0) end
+  tell.note("starting ranks")
+  return ranks.run(world, {setup = cells.setup, k = k, device = self.values.device, batch = self.values.batch}, tell.note)
+end
+
+local function compute(self, cells, request, tell)
+  local implied = request.implied
   tell.note("predicting")
   max_batch.settle(self)
   cell.compile(self)
@@ -55,7 +67,7 @@ local function compute(self, cells, implied, tell)
   local never_run = self.values.framework == "pytorch"
   if cells.purpose ~= "run" or cells.dry_run or skip or never_run then return predicted end
   tell.columns(predicted)
-  local found = cell.run(self, function(i, n) tell.note("running step", i, n) end)
+  local found = measure(self, cells, request.k, tell)
   if found.samples then tell.samples(found.samples) end
   return row.measured(self, found), found.code
 end
@@ -71,7 +83,7 @@ function worker.run(cells, request, tell, device)
   if not tell.built(row.identity(self, id, device), self.failed) then tell.skipped()
   elseif not good then tell.done({status = "error", reason = self.failed}, self.failed_code, true)
   else
-    local computed, columns, code = util.try(compute, nil, self, cells, request.implied, tell)
+    local computed, columns, code = util.try(compute, nil, self, cells, request, tell)
     if not computed then
       local message
       message, code = message_of(columns)
@@ -131,6 +143,7 @@ function worker.serve()
     say(protocol.message("refused", message_of(cells)))
     return 0
   end
+  cells.setup = setup
   say(protocol.message("ready"))
   local tell = protocol.teller(function(message, answered)
     say(message)

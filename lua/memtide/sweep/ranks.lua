@@ -1,0 +1,79 @@
+-- A cell that several ranks train: the worker starts them as a group by mpirun, and hears from rank 0. A rank that dies ends
+-- them all, and the cell with one row that names it.
+local core = require "memtide.core"
+local util = require "memtide.base.util"
+local wire = require "memtide.sweep.wire"
+
+local ranks = {}
+
+local ENDING = 10   -- seconds in which a group ends after its last word
+local LOOK = 60     -- seconds between two looks at it
+
+-- The words before the program's name. MEMTIDE_MPIRUN: others, such as "srun --mpi=pmix -n {}", where {} is the number of ranks.
+local function launcher(world)
+  local given, words = os.getenv "MEMTIDE_MPIRUN", {}
+  given = given and given ~= "" and given
+    or "mpirun -n {} --oversubscribe --bind-to none" .. (core.is_root() and " --allow-run-as-root" or "")
+  for word in given:gmatch "%S+" do words[#words + 1] = word == "{}" and tostring(world) or word end
+  return words
+end
+
+-- What mpirun and srun say of a rank that has ended early: a pattern, and what it means
+local SAID = {
+  {"process rank (%d+) with PID %d+ on node %S+ exited on signal (%d+)", "killed by signal %s"},
+  {"Process name: %[%[%d+,%d+%],(%d+)%]%s+Exit code:%s+(%d+)", "ended with exit status %s"},
+  {"task (%d+): (%u[%a ]+)", "%s"},
+}
+
+-- Why the group has ended, from its log -> "rank 2: killed by signal 9"
+local function cause_in(log)
+  for _, one in ipairs(SAID) do
+    local rank, what = log:match(one[1])
+    if rank then return ("rank %s: "):format(rank) .. one[2]:format(what) end
+  end
+end
+
+local function ended(process, note)
+  local kind, what = process:wait(ENDING)
+  local log = process:log(util.MOST_TEXT)
+  local during = note ~= "" and " while " .. note or ""
+  if kind == "exit" and what == 127 and log == "" then
+    return {status = "error", reason = "the ranks cannot be started: there is no " .. launcher(0)[1], code = "unsupported"}
+  end
+  local cause = cause_in(log) or log:gsub("^%s+", ""):match "[^\n]+" or ("%s %s"):format(kind or "stuck", what or "")
+  return {status = "crashed", reason = cause .. during, code = cause:find "signal 9$" and "killed" or "crash"}
+end
+
+-- Runs the worker's cell k in a group of `world` ranks -> as cell.run, with peaks = {bytes of each rank}, peak_rank. message:
+-- what each rank needs to find the cell; progress(text, i, n): what rank 0 is doing.
+function ranks.run(world, message, progress)
+  local words = launcher(world)
+  table.move({util.must(core.program(), "the program's file cannot be told", "internal"), "--rank"}, 1, 2, #words + 1, words)
+  local process <close> = util.must(core.spawn(words, 0, true))
+  process:send(wire.frame(message))
+  local read, note, failed, found = wire.reader(), "", nil, nil
+  while true do
+    core.poll({process}, LOOK)
+    local bytes = process:receive()
+    local said = read(bytes)
+    while said do
+      if said.word == "note" then
+        note = ("%s %d of %d"):format(said.text, said.i, said.n)
+        progress(said.text, said.i, said.n)
+      elseif said.word == "failed" then failed = failed or said
+      else found = said.found end
+      said = read()
+    end
+    if not bytes then break end
+  end
+  io.stderr:write(process:log(util.MOST_TEXT))
+  if failed then
+    process:wait(ENDING)
+    return {status = failed.status, reason = ("rank %d: %s"):format(failed.rank, failed.reason), code = failed.code}
+  end
+  if not found then return ended(process, note) end
+  process:wait(ENDING)
+  return found
+end
+
+return ranks
