@@ -5,10 +5,10 @@ local core = require "memtide.core"
 local experiments = require "memtide.sweep.experiment"
 local help = require "memtide.cli.help"
 local hook = require "memtide.cli.hook"
+local rank = require "memtide.sweep.rank"
 local safe = require "memtide.sweep.safe"
 local script = require "memtide.sweep.script"
 local util = require "memtide.base.util"
-local rank = require "memtide.sweep.rank"
 local worker = require "memtide.sweep.worker"
 
 -- Runs a command and returns its exit status. asked: the words of the command line

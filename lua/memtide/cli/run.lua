@@ -3,6 +3,7 @@ local claims = require "memtide.sweep.claims"
 local core = require "memtide.core"
 local options = require "memtide.cli.options"
 local preview = require "memtide.cli.preview"
+local ranks = require "memtide.sweep.ranks"
 local report = require "memtide.results.report"
 local samples = require "memtide.results.samples"
 local shards = require "memtide.sweep.shards"
@@ -104,6 +105,10 @@ function run.all(experiment, purpose, given, judged)
 end
 
 function run.run(experiment, given)
+  if ranks.started_with() > 1 then
+    util.fail_usage("run: found %d processes, started by mpirun or srun: start memtide once, and say world = %d in the script, or --set world=%d",
+      ranks.started_with(), ranks.started_with(), ranks.started_with())
+  end
   local name = given.name
   if experiment.base.predict_only and not given.dry_run then
     given.say("the experiment says predict_only: nothing is computed")

@@ -30,9 +30,13 @@ local function hear(comm)
   return text ~= "" and wire.reader()(text) or nil
 end
 
+local function say_failed(number, found)
+  say{word = "failed", rank = number, status = found.status, reason = found.reason, code = found.code}
+end
+
 -- This rank cannot go on, while others may wait for it: all end.
 local function give_up(comm, found)
-  say{word = "failed", rank = comm:rank(), status = found.status, reason = found.reason, code = found.code}
+  say_failed(comm:rank(), found)
   core.poll({}, LAST_WORDS)
   comm:abort(1)
 end
@@ -62,9 +66,9 @@ end
 -- What the ranks have found: rank 0's, with the memory of that which needs most; the first that is not "ok" gives the status.
 local function joined(found, all)
   local most = 1
-  found.peaks, found.status, found.reason = {}, "ok", nil
+  found.peaks, found.status, found.reason, found.predicted = {}, "ok", nil, 0
   for k, other in ipairs(all) do
-    found.peaks[k] = other.memory.peak.bytes
+    found.peaks[k], found.predicted = other.memory.peak.bytes, math.max(found.predicted, other.predicted)
     if found.peaks[k] > found.peaks[most] then most = k end
     if found.status == "ok" and other.status ~= "ok" then
       found.status, found.reason = other.status, ("rank %d: %s"):format(k - 1, other.reason or "")
@@ -80,7 +84,8 @@ local function train(comm, message)
     if comm:rank() == 0 then say{word = "note", text = "running step", i = i, n = n} end
   end)
   if not found.memory then return give_up(comm, found) end
-  local mine = {status = found.status, reason = found.reason, memory = found.memory}
+  local mine = {status = found.status, reason = found.reason, memory = found.memory,
+    predicted = self.prediction.peak.bytes}
   local all = {}
   for k, text in ipairs(util.must(comm:gather(wire.frame(mine)))) do all[k] = wire.reader()(text) end
   if comm:rank() == 0 then say{word = "found", found = joined(found, all)} end
@@ -89,7 +94,11 @@ end
 -- Trains the cell that the worker names; returns the exit status.
 function rank.serve()
   util.must(core.rank_output())
-  local comm = util.must(core.comm())
+  local comm, reason, code = core.comm()
+  if not comm then
+    say_failed(tonumber(os.getenv "OMPI_COMM_WORLD_RANK" or "") or 0, {status = "error", reason = reason, code = code})
+    return 1
+  end
   local message = hear(comm)
   if not message then
     if comm:rank() == 0 then

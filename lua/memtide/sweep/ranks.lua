@@ -1,5 +1,6 @@
 -- A cell that several ranks train: the worker starts them as a group by mpirun, and hears from rank 0. A rank that dies ends
 -- them all, and the cell with one row that names it.
+local cell = require "memtide.net.cell"
 local core = require "memtide.core"
 local util = require "memtide.base.util"
 local wire = require "memtide.sweep.wire"
@@ -10,10 +11,14 @@ local ENDING = 10   -- seconds in which a group ends after its last word
 local LOOK = 60     -- seconds between two looks at it
 
 -- The words before the program's name. MEMTIDE_MPIRUN: others, such as "srun --mpi=pmix -n {}", where {} is the number of ranks.
+-- Ranks share the processors, unless OMP_NUM_THREADS says otherwise.
 local function launcher(world)
   local given, words = os.getenv "MEMTIDE_MPIRUN", {}
-  given = given and given ~= "" and given
-    or "mpirun -n {} --oversubscribe --bind-to none" .. (core.is_root() and " --allow-run-as-root" or "")
+  if not given or given == "" then
+    given = "mpirun -n {} --oversubscribe --bind-to none" .. (core.is_root() and " --allow-run-as-root" or "")
+    local threads = cell.device("cpu"):info().threads
+    if not os.getenv "OMP_NUM_THREADS" then given = ("%s -x OMP_NUM_THREADS=%d"):format(given, math.max(1, threads // world)) end
+  end
   for word in given:gmatch "%S+" do words[#words + 1] = word == "{}" and tostring(world) or word end
   return words
 end
@@ -38,10 +43,19 @@ local function ended(process, note)
   local log = process:log(util.MOST_TEXT)
   local during = note ~= "" and " while " .. note or ""
   if kind == "exit" and what == 127 and log == "" then
-    return {status = "error", reason = "the ranks cannot be started: there is no " .. launcher(0)[1], code = "unsupported"}
+    return {status = "error", reason = "the ranks cannot be started: there is no " .. launcher(1)[1], code = "unsupported"}
   end
   local cause = cause_in(log) or log:gsub("^%s+", ""):match "[^\n]+" or ("%s %s"):format(kind or "stuck", what or "")
   return {status = "crashed", reason = cause .. during, code = cause:find "signal 9$" and "killed" or "crash"}
+end
+
+-- How many processes this one was started with, by mpirun or srun
+function ranks.started_with()
+  for _, name in ipairs{"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE"} do
+    local number = tonumber(os.getenv(name) or "")
+    if number then return number end
+  end
+  return 1
 end
 
 -- Runs the worker's cell k in a group of `world` ranks -> as cell.run, with peaks = {bytes of each rank}, peak_rank. message:

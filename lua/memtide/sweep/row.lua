@@ -82,6 +82,7 @@ function row.measured(self, found)
   if found.peaks then
     local sum = 0
     for _, bytes in ipairs(found.peaks) do sum = sum + bytes end
+    out.predicted_peak_bytes = found.predicted -- ranks have fewer threads than the process that predicted the cell
     out.peak_rank, out.rank_peaks, out.ranks_bytes = found.peak_rank, table.concat(found.peaks, " "), sum
   end
   out.test_accuracy, out.loss_scale, out.skipped_steps = found.accuracy, found.loss_scale, found.skipped_steps

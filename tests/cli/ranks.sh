@@ -1,0 +1,111 @@
+# Cells that several ranks train, by MPI: the rows of one rank with as many micro-batches, and one row for all ranks where one
+# of them dies, hangs, runs out of memory or raises, after which the sweep goes on and nothing is left.
+. tests/tap.sh
+if ! command -v mpirun >/dev/null || ! [ -e "$(dirname "$MEMTIDE")/memtide_mpi.so" ]; then
+    skip "ranks" "no mpirun, or memtide is built without MPI"
+    finish
+fi
+
+cat >modes.lua <<'END'
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+return mt.experiment{
+  name = "modes", input = {20}, classes = 10, batch = 8, steps = 4, warmup = 1,
+  model = nn.Sequential{nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10)},
+  loss = nn.CrossEntropyLoss(), optimizer = optim.Adam{lr = 1e-3},
+  cases = {
+    {case = "alone", accumulate = 2}, {case = "data", world = 2}, {case = "states", world = 2, zero = 1},
+    {case = "gradients", world = 2, zero = 2}, {case = "weights", world = 2, zero = 3},
+    {case = "products", world = 2, mesh = {tensor = 2}, accumulate = 2},
+  },
+}
+END
+column() { # file, name -> the column's values, one a line
+    awk -F, -v name="$2" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i } NR > 1 { print $at }' "$1"
+}
+memtide run modes.lua -q
+is $status 0 "every mode runs"
+is "$(column modes.csv status | sort -u)" ok "and each rank needs what was predicted"
+is "$(column modes.csv loss_last | head -5 | sort -u | wc -l)" 1 "two ranks give the loss of one, bit for bit"
+is "$(column modes.csv effective_batch | sort -u)" 16 "and have as many samples"
+is "$(column modes.csv peak_bytes)" "$(column modes.csv predicted_peak_bytes)" "a row has the largest peak, predicted and measured"
+is "$(column modes.csv rank_peaks | tail -5 | awk 'NF != 2' | wc -l)" 0 "and that of each rank"
+less=$(column modes.csv ranks_bytes | sed -n '2,5p' | sort -rnc 2>&1)
+is "$less" "" "each stage needs less than the one before, or as much"
+
+# ---- a rank that fails
+cat >fates.lua <<'END'
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+local rank = tonumber(os.getenv "OMPI_COMM_WORLD_RANK")
+local function shell(text) os.execute(text) end
+local FATES = {
+  kill = function() shell "kill -KILL $PPID; sleep 60" end,
+  segv = function() shell "kill -SEGV $PPID; sleep 60" end,
+  leave = function() os.exit(7) end,
+  hang = function() while true do end end,
+  raise = function() error "on purpose" end,
+  speak = function() print(("words "):rep(20000)) end,
+  other = function(width) return width * 2 end,
+}
+return mt.experiment{
+  name = "fates", input = {8}, classes = 4, batch = 4, warmup = 1, steps = 3,
+  model = function(settings)
+    local fate, width = FATES[settings.fate], 8
+    if fate and (rank == settings.at or settings.at == 9 and rank) then width = fate(width) or width end
+    return nn.Sequential{nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 4)}
+  end,
+  loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.1},
+  cases = {
+    {case = "killed", world = 3, fate = "kill", at = 2}, {case = "crashed", world = 2, fate = "segv", at = 1},
+    {case = "left", world = 2, fate = "leave", at = 1}, {case = "hung", world = 2, fate = "hang", at = 0},
+    {case = "raised", world = 3, fate = "raise", at = 1}, {case = "spoke", world = 2, fate = "speak", at = 9},
+    {case = "another network", world = 2, fate = "other", at = 1}, {case = "fine", world = 2, fate = "none", at = 0},
+  },
+}
+END
+memtide run fates.lua -q --retry none --timeout 8s
+is $status 1 "a sweep whose ranks fail"
+reason() { grep "^fates,$1" fates.csv; }
+for expected in "killed=crashed,rank 2: killed by signal 9" "crashed=crashed,2nd attempt: rank 1: killed by signal 11" \
+    "left=crashed,2nd attempt: rank 1: ended with exit status 7" "hung=timeout" "raised=error,rank 1: fates.lua:" "spoke=ok" \
+    "another network=error,\"rank" "fine=ok"; do
+    case $(reason "${expected%%=*}") in
+    *,"${expected#*=}"*) result 0 "$expected" ;;
+    *) result 1 "$expected"; echo "# $(reason "${expected%%=*}")" ;;
+    esac
+done
+is "$(wc -l <fates.csv)" 9 "one row each"
+running() {
+    for process in /proc/[0-9]*; do
+        [ "$(readlink "$process/cwd" 2>/dev/null)" = "$PWD" ] || continue
+        case $(readlink "$process/exe") in "$MEMTIDE"* | *mpirun* | *orterun*) echo "${process#/proc/}" ;; esac
+    done
+}
+sleep 1
+is "$(running)" "" "and no process is left"
+
+# ---- a sweep that is killed takes its ranks with it
+"$MEMTIDE" run fates.lua -q --csv killed.csv --case hung --timeout 60s >/dev/null 2>&1 </dev/null &
+job=$!
+for _ in $(seq 100); do [ "$(running | wc -l)" -ge 5 ] && break; sleep 0.1; done
+result $(($(running | wc -l) < 5)) "ranks of a sweep run"
+kill -KILL $job
+wait $job 2>/dev/null
+for _ in $(seq 50); do [ "$(running | wc -l)" = 0 ] && break; sleep 0.1; done
+is "$(running)" "" "and end with it"
+
+# ---- memory that ranks do not have
+memtide run modes.lua -q --csv small.csv --memory 64KiB --try-oom --case data
+is "$(column small.csv status)" oom "ranks run out of memory"
+is "$(column small.csv reason | grep -c "rank [01]: ")" 1 "and the row says which"
+
+# ---- what is refused
+is "$(OMPI_COMM_WORLD_SIZE=2 "$MEMTIDE" run modes.lua -q 2>&1 | grep -c "start memtide once, and say world = 2")" 1 "mpirun memtide"
+is "$("$MEMTIDE" run modes.lua -q --csv no.csv --case data --set world=2,3 --set "mesh=tensor=2" 2>&1 | grep -c mesh)" 1 "sizes that do not multiply to world"
+MEMTIDE_MPIRUN="no-such-launcher -n {}" "$MEMTIDE" run modes.lua -q --csv none.csv --case data >/dev/null 2>&1
+is "$(column none.csv reason)" "the ranks cannot be started: there is no no-such-launcher" "a launcher that is not there"
+MEMTIDE_MPI=/dev/null "$MEMTIDE" run modes.lua -q --csv plugin.csv --case data >/dev/null 2>&1
+is "$(column plugin.csv status) $(column plugin.csv reason | grep -c "rank [01]: the MPI plugin cannot be loaded")" "error 1" "a plugin that is none"
+is "$("$MEMTIDE" --rank </dev/null 2>&1 | grep -c "not for the command line")" 1 "memtide --rank by hand"
+finish
