@@ -51,8 +51,6 @@ int rewrite_successor(Program *p, int part, DType type, const char *suffix) {
     assert(p->failed || p->bufs[part].kind == BUF_TEMP);
     const int next = program_like(p, part, p->bufs[part].category, p->bufs[part].shape, type, suffix);
     if (p->failed) return part;
-    p->bufs[next].shard = p->bufs[part].shard;
-    program_resize(p, next);
     Buf *from = &p->bufs[part], *to = &p->bufs[next];
     memcpy(name, from->name, sizeof name);
     memcpy(from->name, to->name, sizeof name);

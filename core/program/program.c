@@ -103,7 +103,11 @@ int program_like(Program *p, int like, Category category, Shape shape, DType dty
     const Buf *from = &p->bufs[like];
     if (shape.rank == from->shape.rank) p->bufs[b].layout = from->layout;
     p->bufs[b].turned = from->turned && shape_equal(&shape, &from->shape);
-    if (shape_equal(&shape, &from->shape)) p->bufs[b].slice = from->slice;
+    if (shape_equal(&shape, &from->shape)) {
+        p->bufs[b].slice = from->slice;
+        p->bufs[b].shard = from->shard;
+        program_resize(p, b);
+    }
     if (shape.dim[1] == from->shape.dim[1]) memcpy(p->bufs[b].order, from->order, sizeof from->order);
     return b;
 }

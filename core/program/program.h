@@ -125,7 +125,7 @@ void program_free(Program *p);                 /* NULL is allowed */
 int program_buf(Program *p, Category category, Shape shape, DType dtype, const char *name, ...)
     __attribute__((format(printf, 5, 6)));
 /* A new buffer "<like>.<suffix>" with the layout of `like` where the ranks are equal, its order where dimension 1 is
- * equal, and turned as it is where the shapes are equal. On failure as program_buf. */
+ * equal; turned, and a part of a tensor, as it is where the shapes are equal. On failure as program_buf. */
 int program_like(Program *p, int like, Category category, Shape shape, DType dtype, const char *suffix);
 /* A persistent buffer for the network's next parameter: number n_params. On failure as program_buf. */
 int program_param(Program *p, Shape shape, DType dtype, const char *name);
