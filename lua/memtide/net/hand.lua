@@ -173,13 +173,25 @@ function REASONS.other(self)
   return ("the loss%s, and rounding of every tensor to the device's alignment"):format(weights)
 end
 
+-- What ranks divide among them
+local DIVIDED = {weights = true, optimizer = true}
+
+local function reason_of(self, name, by_hand, step, counted)
+  if by_hand == step then return "" end
+  local world = self.values.world or 1
+  if DIVIDED[name] and world > 1 and step < by_hand then
+    return ("of those of %d ranks, what rank %d has at %s"):format(world, self.rank or 0, self.prediction.peak.op)
+  end
+  return REASONS[name](self, by_hand, step, counted)
+end
+
 -- {{name =, hand =, step =, reason =}, ...} in bytes, for each category, then the total; sum: of hand.sum; counting: a
 -- name, or nil as above.
 function hand.compare(self, sum, counting)
   local rows, peak, counted = {}, self.prediction.peak, hand.counting(self, counting)
   for i, name in ipairs(categories) do
     local a, s = sum[name], peak.categories[name]
-    rows[i] = {name = name, hand = a, step = s, reason = a == s and "" or REASONS[name](self, a, s, counted)}
+    rows[i] = {name = name, hand = a, step = s, reason = reason_of(self, name, a, s, counted)}
   end
   rows[#rows + 1] = {name = "total", hand = sum.total, step = peak.bytes,
     reason = ("the peak, at %s"):format(peak.op == "" and "the start" or peak.op)}
