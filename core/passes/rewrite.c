@@ -34,3 +34,10 @@ Op *rewrite_put(Program *p, const Op *op) {
     if (op->kind == OP_view && !p->failed) p->bufs[op->out[0]].alias = program_root(p, op->in[0]);
     return put;
 }
+
+void rewrite_emit(Program *p, OpKind kind, int in, int out, const char *path) {
+    Op *op = program_op(p, kind, path);
+    op->in[0] = in;
+    op->out[0] = out;
+    op_cost(p, op);
+}

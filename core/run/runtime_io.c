@@ -16,12 +16,29 @@ static const Slot *named_slot(const Runtime *r, const char *name) {
     return NULL;
 }
 
-/* Packs fp32 (or int32) values in PyTorch's order and uploads them to `data`. */
-static int put_values(Runtime *r, const Buf *b, void *data, const void *values, Err *e) {
-    void *packed = mem_new(b->bytes);
+/* All of the slot's bytes, as they lie there, once what was enqueued has run. */
+static int slot_put(Runtime *r, const Slot *s, const void *bytes, Err *e) {
+    const DeviceTable *d = r->device->table;
+    if (!s->buf->host) return d->upload(r->device, s->block.data, bytes, s->buf->bytes, e);
+    int code = d->sync(r->device, e);
+    if (!code) memcpy(s->block.data, bytes, s->buf->bytes);
+    return code;
+}
+
+static int slot_get(Runtime *r, const Slot *s, void *bytes, Err *e) {
+    const DeviceTable *d = r->device->table;
+    if (!s->buf->host) return d->download(r->device, bytes, s->block.data, s->buf->bytes, e);
+    int code = d->sync(r->device, e);
+    if (!code) memcpy(bytes, s->block.data, s->buf->bytes);
+    return code;
+}
+
+/* Packs fp32 (or int32) values in PyTorch's order and puts them there. */
+static int put_values(Runtime *r, const Slot *s, const void *values, Err *e) {
+    void *packed = mem_new(s->buf->bytes);
     if (!packed) return no_memory(e);
-    view_pack(b, values, packed);
-    int code = r->device->table->upload(r->device, data, packed, b->bytes, e);
+    view_pack(s->buf, values, packed);
+    int code = slot_put(r, s, packed, e);
     mem_free(packed);
     return code;
 }
@@ -86,7 +103,7 @@ static int put_quantized(Runtime *r, const Slot *codes, const float *values, Err
     const bool room = room_for_parts(part, bytes) && quantize(&codes->param->quantized, values, bytes);
     int code = room ? OK : no_memory(e);
     for (int k = 0; k < QUANT_PARTS && !code; k++)
-        if (part[k]) code = r->device->table->upload(r->device, part[k]->block.data, bytes[k], part[k]->buf->bytes, e);
+        if (part[k]) code = slot_put(r, part[k], bytes[k], e);
     free_parts(bytes);
     return code;
 }
@@ -98,7 +115,7 @@ static int get_quantized(Runtime *r, const Slot *codes, float *values, Err *e) {
     parts_of(r, codes, part);
     int code = room_for_parts(part, bytes) ? OK : no_memory(e);
     for (int k = 0; k < QUANT_PARTS && !code; k++)
-        if (part[k]) code = r->device->table->download(r->device, bytes[k], part[k]->block.data, part[k]->buf->bytes, e);
+        if (part[k]) code = slot_get(r, part[k], bytes[k], e);
     if (!code) dequantize(&codes->param->quantized, bytes, values);
     free_parts(bytes);
     return code;
@@ -125,7 +142,7 @@ static int first_value(Runtime *r, const Slot *s, Err *e) {
     if (s->param) draw(s->param, s->number, r->seed, values, n, n / s->param->shape.dim[0]);
     for (int64_t i = 0; i < n && !s->param && b->first != 0.0f; i++) values[i] = b->first;
     if (b->constant) memcpy(values, b->constant, (size_t)n * CONSTANT_BYTES);
-    int code = put_values(r, b, s->block.data, values, e);
+    int code = put_values(r, s, values, e);
     mem_free(values);
     return code;
 }
@@ -292,7 +309,7 @@ int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e)
     if (is_quantized(s)) return get_quantized(r, s, values, e);
     void *packed = mem_new(s->buf->bytes);
     if (!packed) return no_memory(e);
-    int code = r->device->table->download(r->device, packed, s->block.data, s->buf->bytes, e);
+    int code = slot_get(r, s, packed, e);
     if (!code) view_unpack(s->buf, packed, values);
     mem_free(packed);
     return code;
@@ -302,10 +319,9 @@ int runtime_write(Runtime *r, const char *name, const float *values, Err *e) {
     const Slot *s = find_slot(r, name);
     if (!s) return not_there(name, e);
     if (is_quantized(s)) return put_quantized(r, s, values, e);
-    int code = put_values(r, s->buf, s->block.data, values, e);
+    int code = put_values(r, s, values, e);
     if (code || s->master < 0) return code;
-    s = &r->slots[s->master];
-    return put_values(r, s->buf, s->block.data, values, e);
+    return put_values(r, &r->slots[s->master], values, e);
 }
 
 const Buf *runtime_persistent(const Runtime *r, int i) { return i < r->n_slots ? r->slots[i].buf : NULL; }
@@ -325,7 +341,7 @@ int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e) {
     const Slot *s = &r->slots[i];
     void *storage = mem_new(s->buf->bytes);
     if (!storage) return no_memory(e);
-    int code = r->device->table->download(r->device, storage, s->block.data, s->buf->bytes, e);
+    int code = slot_get(r, s, storage, e);
     if (!code) view_unpack_bytes(s->buf, storage, bytes);
     mem_free(storage);
     return code;
@@ -337,7 +353,7 @@ int runtime_write_bytes(Runtime *r, int i, const void *bytes, Err *e) {
     void *storage = mem_new(s->buf->bytes);
     if (!storage) return no_memory(e);
     view_pack_bytes(s->buf, bytes, storage);
-    int code = r->device->table->upload(r->device, s->block.data, storage, s->buf->bytes, e);
+    int code = slot_put(r, s, storage, e);
     mem_free(storage);
     return code;
 }
