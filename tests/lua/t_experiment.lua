@@ -51,7 +51,7 @@ for what, more in pairs{["by itself"] = {optimizer = paged}, ["in a case"] = {ca
 end
 tap.is(own{sweep = {{"optimizer", {plain, mt.optim.Lion{}}}}}, "", "others take nothing")
 local changed_optimizer = declare()
-changed_optimizer:set("optimizer", {"PagedAdamW8bit"})
+changed_optimizer:set("optimizer", {mt.optim.PagedAdamW8bit{}})
 tap.is(table.concat(changed_optimizer:own_axes(), " "), "host_bytes", "or by --set")
 tap.is(declare{offload = "1MiB"}:cells()[1].values.offload, 1 << 20, "a budget is bytes")
 tap.is(declare():cells()[1].values.offload, "none", "unless told, nothing goes")

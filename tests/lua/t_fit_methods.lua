@@ -89,7 +89,7 @@ for _, framework in ipairs{"memtide", "pytorch"} do
   tap.ok(paged < whole, ("%s: a paged optimizer is chosen by --set: %d bytes instead of %d"):format(framework, paged, whole))
 end
 tap.has(run(("fit %s --method qlora --device pytorch:t4 --set optimizer=PagedAdamW8bit"):format(CONFIG)),
-  "precision = bf16, PagedAdamW8bit\n", "and named")
+  "precision = bf16, PagedAdamW8bit()\n", "and named")
 local csv_text = run(("fit %s --method lora --device pytorch:t4 --csv -"):format(CONFIG))
 tap.has(csv_text, "card,method,tokens,framework,checkpoint,batch,bytes,next_bytes,room\n", "CSV")
 
