@@ -83,7 +83,7 @@ function tables.fine_tuning()
   for _, method in ipairs{"full", "lora", "qlora"} do
     local line = {method}
     for _, framework in ipairs{"memtide", "pytorch"} do
-      for _, checkpoint in ipairs{"none", "marked"} do 
+      for _, checkpoint in ipairs{"none", "marked"} do
         line[#line + 1] = peak(rows[("method=%s checkpoint=%s framework=%s device=%s"):format(method, checkpoint, framework, devices[framework])])
       end
     end
