@@ -92,4 +92,19 @@ function tables.fine_tuning()
   put(lines)
 end
 
+-- experiments/lora.lua, all parameters, with checkpoints: what paged states leave on the device
+function tables.paged()
+  local lines = {{"", "memtide", "on the host", "PyTorch", "on the host"}}
+  for _, kind in ipairs{"AdamW", "PagedAdamW", "PagedAdamW8bit"} do
+    local line = {("`%s`"):format(kind)}
+    for _, framework in ipairs{"memtide", "pytorch"} do
+      local found = common.predicted(script "lora", {method = "full", checkpoint = "marked", optimizer = {mt.optim[kind]{lr = 2e-4}}},
+        function(values) return values.framework == framework end)
+      line[#line + 1], line[#line + 2] = peak(found[1]), grouped(found[1].host_bytes)
+    end
+    lines[#lines + 1] = line
+  end
+  put(lines)
+end
+
 common.run(tables, ...)

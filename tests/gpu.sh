@@ -87,7 +87,7 @@ part_ways() { # twice: then with the plans that were compiled and kept
     "$BUILD/tests/cuda/t_conv_ways" "$EACH" && "$BUILD/tests/cuda/t_conv_ways" "$EACH" && "$BUILD/tests/cuda/t_linear"
 }
 part_oracle() {
-    for test in oracle grad_scaler; do TEST_DEVICE=$DEVICE "$memtide" "tests/lua/t_$test.lua" || return; done
+    for test in oracle grad_scaler paged; do TEST_DEVICE=$DEVICE "$memtide" "tests/lua/t_$test.lua" || return; done
 }
 part_truth() { TEST_DEVICE=$DEVICE "$BUILD/tests/device/t_truth"; }
 

@@ -293,6 +293,9 @@ static int check(const Network *net, const Settings *s, Err *e) {
     if (s->checkpoint == CHECKPOINT_SQRT && check_segments(net, s, e)) return ERR_SCRIPT;
     if (s->checkpoint != CHECKPOINT_SQRT && s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\", \"marked\" or \"sqrt\"");
+    if (!s->eval && optim_is_bnb(&s->optimizer) && s->pytorch.channels_last == SAID_TRUE)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected channels_last = false: bitsandbytes' optimizers lay "
+                                      "parameters in order again, which is not predicted");
     if (s->loss_chunks > 1)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected loss_chunks = 1: the step of "
                                       "torch.nn.functional.linear_cross_entropy in chunks is not predicted");

@@ -64,3 +64,10 @@ int rewrite_successor(Program *p, int part, DType type, const char *suffix) {
     if (p->loss == part) p->loss = next;
     return next;
 }
+
+void rewrite_emit(Program *p, OpKind kind, int in, int out, const char *path) {
+    Op *op = program_op(p, kind, path);
+    op->in[0] = in;
+    op->out[0] = out;
+    op_cost(p, op);
+}

@@ -2,7 +2,8 @@
  *
  * Ops [0, body_end) are the body, which runs once per micro-batch. Ops [body_end, n_ops) run once per step, after the
  * last micro-batch; if there is only one, parameters may be updated in the body. Every temporary buffer is written by
- * exactly one op; operands marked UPDATED in ops.def must be persistent or carried. Passes change a program in place
+ * exactly one op; operands marked UPDATED in ops.def must be persistent, carried, or temporaries that a copy from the
+ * host's memory has made (their update is copied back). Passes change a program in place
  * and leave it valid: program_check checks it after each of them. */
 #ifndef MT_PROGRAM_H
 #define MT_PROGRAM_H
