@@ -283,6 +283,10 @@ static int check(const Network *net, const Settings *s, Err *e) {
     const PrecisionInfo *precision = precision_info(s->precision);
     const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
     if (code) return code;
+    for (int k = 0; k < net->n_inputs; k++)
+        if (net->inputs[k].positions)
+            return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": sequences that share a row (input %s) are not predicted: "
+                           "expected the model without them", net->inputs[k].name);
     if (!version_find(s->pytorch.version)) return unknown_version(s->pytorch.version, e);
     if (s->pytorch.attention == SDP_CUDNN && !version_find(s->pytorch.version)->cudnn_first)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": attention = \"cudnn\" is not predicted for version %s",

@@ -287,6 +287,7 @@ typedef struct AttentionCase {
     int window;
     float cap;
     int bias;     /* 0: none; else 1 + 1 where it has samples + 2 where it has heads; 5: no gradient, as 1 */
+    int lengths[6]; /* of the sequences that each row holds, the last one to its end; of sample n they begin with the n-th */
 } AttentionCase;
 
 static const AttentionCase attentions[] = {
@@ -337,6 +338,14 @@ static const AttentionCase attentions[] = {
     {"bias, grouped, tiles, causal, dropout", 4, 1, 1, 2, 70, 32, 0.2f, 0, .parts = {1, 1, 1, 2}, 0, 0, 1},
     {"bias by head, grouped, tiles", 4, 0, 1, 2, 66, 16, 0, 131, .parts = {1, 1, 1, 2}, 0, 0, 3},
     {"bias by head, cap, window, tiles", 2, 1, 1, 2, 130, 12, 0, 0, .parts = {3}, 66, 0.9f, 3},
+    {"sequences", 2, 1, 1, 3, 9, 6, 0, 0, .parts = {3}, .lengths = {4, 1, 3}},
+    {"sequences of one", 1, 1, 1, 2, 3, 4, 0, 0, .parts = {3}, .lengths = {1, 1, 1}},
+    {"sequences, time first", 2, 1, 0, 2, 7, 8, 0, 0, .parts = {3}, .lengths = {2, 3}},
+    {"sequences, tiles", 2, 1, 1, 2, 300, 12, 0, 0, .parts = {1, 1, 1}, .lengths = {130, 3, 64, 70}},
+    {"sequences at tiles, grouped, dropout", 4, 1, 1, 1, 257, 16, 0.2f, 0, .parts = {1, 1, 1, 2}, .lengths = {64, 128, 64}},
+    {"sequences, one head of keys, window", 2, 1, 1, 2, 200, 12, 0, 0, .parts = {1, 1, 1, 1}, 20, .lengths = {100, 7, 50}},
+    {"sequences, cap, bias by head and sample", 2, 1, 1, 2, 140, 12, 0, 0, .parts = {3}, 0, 0.9f, 4, .lengths = {70, 5}},
+    {"sequences, wide head", 1, 1, 1, 1, 70, 131, 0, 0, .parts = {3}, .lengths = {33, 20}},
 };
 
 static Shape steps_of(const AttentionCase *c, int64_t steps, int64_t features) {
@@ -369,6 +378,18 @@ static void add_bias(Bench *b, int k, const AttentionCase *c, DType t, double si
     if (c->bias) add(b, k, shape4(of & 1 ? c->n : 1, of & 2 ? c->heads : 1, c->t, c->s ? c->s : c->t), t, size);
 }
 
+/* The positions of the sequences, as operand k */
+static void add_positions(Bench *b, int k, const AttentionCase *c) {
+    if (!c->lengths[0]) return;
+    add(b, k, shape2(c->n, c->t), DT_I32, 0);
+    for (int64_t n = 0; n < c->n; n++)
+        for (int64_t t = 0, begin = 0, sequence = n; t < c->t; t++) {
+            const int64_t length = sequence < 6 ? c->lengths[sequence] : 0;
+            if (length && t - begin == length) begin = t, sequence++;
+            b->at[k].exact[n * c->t + t] = (double)(t - begin);
+        }
+}
+
 /* Where a GPU's tensor cores multiply, probabilities and their gradients are rounded to the operands' type. */
 static double attention_rounding(const Device *device, DType t) {
     bool rounded = t != DT_F32 && !strcmp(device->table->kind, "cuda");
@@ -384,6 +405,7 @@ static void check_attention(Device *device, const AttentionCase *c, DType t) {
         add_parts(&b, 0, c, t, 2);
         if (c->p > 0) add_calls(&b, 3, 5);
         add_bias(&b, 4, c, t, 1);
+        add_positions(&b, 5, c);
         add(&b, OP_IN, steps_of(c, c->t, c->c), t, 0);
         if (training) add(&b, OP_IN + 1, lse, DT_F32, 0);
         check(&b, ref_attention, rounding, "%s, %s%s", c->name, dtype_name(t), training ? "" : ", evaluation");
@@ -397,6 +419,7 @@ static void check_attention(Device *device, const AttentionCase *c, DType t) {
     add(&b, 5, lse, DT_F32, 0);
     if (c->p > 0) add_calls(&b, 6, 5);
     add_bias(&b, 7, c, t, 1);
+    add_positions(&b, 8, c);
     for (int k = 0; k < 3; k++) {
         if (b.at[1 + k].block) pack(&b.at[1 + k]);
         f.at[k] = b.at[1 + k];
@@ -404,6 +427,7 @@ static void check_attention(Device *device, const AttentionCase *c, DType t) {
     if (b.at[7].block) pack(&b.at[7]);
     f.at[3] = b.at[6];
     f.at[4] = b.at[7];
+    f.at[5] = b.at[8];
     f.at[OP_IN] = b.at[4];
     f.at[OP_IN + 1] = b.at[5];
     twin(&f, ref_attention);
