@@ -190,14 +190,14 @@ static int check_indices(const Program *p, int k, void *values, Err *e) {
         if (p->ops[i].kind == OP_embedding && p->ops[i].in[0] == p->inputs[k]) rows = min_i64(rows, p->bufs[p->ops[i].in[1]].shape.dim[0]);
         positions |= program_positions(&p->ops[i]) == p->inputs[k];
     }
-    if (positions) rows = min_i64(rows, input->shape.dim[1]);
     for (int64_t i = 0; i < n; i++) {
         float x = ((const float *)values)[i];
         int32_t index = x >= 0 && x < (float)INT32_MAX ? (int32_t)x : -1;
         if (index < 0 || (float)index != x || index >= rows)
-            return err_set(e, ERR_SCRIPT, "%s %lld is %g: expected %s below %lld%s", input->name, (long long)i, (double)x,
-                           positions ? "a position" : "an index", (long long)rows,
-                           positions ? "" : ", the rows of nn.Embedding");
+            return rows == INT64_MAX ? err_set(e, ERR_SCRIPT, "%s %lld is %g: expected a whole number that is not negative",
+                                               input->name, (long long)i, (double)x)
+                                     : err_set(e, ERR_SCRIPT, "%s %lld is %g: expected an index below %lld, the rows of nn.Embedding",
+                                               input->name, (long long)i, (double)x, (long long)rows);
         ((int32_t *)values)[i] = index;
     }
     return positions ? check_positions(input, values, e) : OK;
