@@ -113,6 +113,38 @@ for _, case in ipairs(MODELS) do
   tap.ok(next(gradients) and worst < 5e-5, ("%s: and the gradients (%.1e, %s)"):format(name, worst, worst_name))
 end
 
+-- ---- beside transformers, which makes a mask of the same position_ids
+
+local cases = dofile "tests/oracle/packed.lua" -- by tests/peers/packed_cases.py
+do
+  local positions, answers, steps = {}, {}, 0
+  for _, lengths in ipairs(cases.lengths) do
+    steps = 0
+    for _, n in ipairs(lengths) do
+      steps = steps + n
+      for i = 1, n do
+        local at = #positions
+        positions[at + 1], answers[at + 1] = i - 1, i < n and values.mixed(at, 2) % 50 or -100
+      end
+    end
+  end
+  local ids = values.tokens(#positions)
+  for _, case in ipairs(cases) do
+    local trainer <close> = trainer_of(case.name, case.options, true, {input_ids = {steps}, position_ids = {steps}}, #cases.lengths,
+      {parts = true})
+    for _, param in ipairs((trainer:parameters())) do
+      assert(trainer:write(param.name, values.value_of(param.name, param.elements, param.shape)))
+    end
+    local loss, output, gradients = step(trainer, {input_ids = ids, position_ids = positions}, answers)
+    local logits, square = {}, 0
+    for i = 1, #output, case.step do logits[#logits + 1] = output[i] end
+    for _, gradient in pairs(gradients) do for _, g in ipairs(gradient) do square = square + g * g end end
+    tap.near(loss, case.loss, 1e-6 * case.loss, case.name .. ": transformers' loss")
+    tap.ok(apart(logits, case.logits) < 1e-5, ("%s: its logits (%.1e)"):format(case.name, apart(logits, case.logits)))
+    tap.near(square ^ 0.5, case.norm, 1e-5 * case.norm, case.name .. ": and the norm of its gradients")
+  end
+end
+
 -- One sequence that fills the row is the same to the last bit as without positions.
 do
   local whole = {input_ids = x.input_ids, position_ids = {}}
