@@ -38,7 +38,7 @@ int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int cl
 int dataset_windows(const char *text, int64_t length, int64_t window, int64_t stride, Dataset **out, Err *e);
 int dataset_text_file(const char *path, int64_t window, int64_t stride, Dataset **out, Err *e);
 /* `count` samples of positions, as of rows of `steps` tokens in which several sequences lie, none longer than `most`: 0, 1, 2,
- * 0, 1 ... On average a sequence begins at 4 steps of a row, beside the first one. */
+ * 0, 1 ... On average a sequence begins at four steps of a row beside the first one. */
 int dataset_random_positions(int64_t count, int64_t steps, int64_t most, uint64_t seed, Dataset **out, Err *e);
 
 /* Sequences one after the other: sequence s has length[s] tokens. */
