@@ -306,7 +306,10 @@ end
 
 do
   local trainer <close> = trainer_of("Llama", small(), true, {input_ids = {4}, position_ids = {4}}, 2)
-  local function try(positions) return function() return trainer:step({input_ids = {1, 2, 3, 4, 5, 6, 7, 8}, position_ids = positions}, {1, 2, 3, 4, 5, 6, 7, 8}) end end
+  local tokens = {1, 2, 3, 4, 5, 6, 7, 8}
+  local function try(positions)
+    return function() return trainer:step({input_ids = tokens, position_ids = positions}, tokens) end
+  end
   tap.raises("input.position_ids 2 is 3: expected 2, one more than before it, or 0, where a sequence begins", "a step is left out",
     try{0, 1, 3, 0, 0, 0, 0, 0})
   tap.raises("input.position_ids 4 is 3: expected 0 where a row begins", "a sequence that goes on in the next row",
