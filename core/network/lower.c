@@ -211,8 +211,8 @@ static bool is_input(const Program *p, int b, DType type) {
     return false;
 }
 
-/* Mistakes that no single layer sees: only Embedding, SelectToken and what takes positions may read indices, only FromBytes bytes, and in
- * training batch normalisation needs two values per channel for a variance. */
+/* Mistakes that no single layer sees: only Embedding, SelectToken and what takes positions may read indices, only
+ * FromBytes bytes, and in training batch normalisation needs two values per channel for a variance. */
 static int check_ops(const Program *p, Err *e) {
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
