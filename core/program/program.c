@@ -158,6 +158,10 @@ int64_t program_classes(const Program *p, const Op *op) {
     return of_linear ? p->bufs[op->linear_cross_entropy.w].shape.dim[0] : 0;
 }
 
+int program_positions(const Op *op) {
+    return op->kind == OP_attention ? op->attention.positions : op->kind == OP_rotary ? op->rotary.positions : NO_BUF;
+}
+
 int program_state(Program *p) {
     char name[BUF_NAME];
     return counter(p, &p->state, CAT_OPTIMIZER, sizeof(StepState) / 4, program_scoped(p, "state", name));

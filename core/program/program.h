@@ -175,6 +175,8 @@ static inline Shape program_outer_shape(const Buf *b) {
 }
 /* The name with the program's scope before it: "scope.name". text[BUF_NAME]; returns text. */
 const char *program_scoped(const Program *p, const char *name, char *text);
+/* The buffer with the positions of sequences that share a row, which the forward op reads; NO_BUF: it reads none. */
+int program_positions(const Op *op);
 /* The classes of which the op, a loss, gives each label one; 0: it is no such loss. */
 int64_t program_classes(const Program *p, const Op *op);
 /* The persistent StepState buffer, and the counter `calls`; the first call makes it. On failure as program_buf. */

@@ -256,23 +256,42 @@ static int check_labels(const Program *p, const int32_t *t, Err *e) {
     return OK;
 }
 
+/* Checks the positions (N, T) of sequences that share a row, on which kernels rely. */
+static int check_positions(const Buf *input, const int32_t *at, Err *e) {
+    const int64_t n = shape_elements(&input->shape), steps = input->shape.dim[1];
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t next = i % steps ? at[i - 1] + 1 : 0;
+        if (at[i] == 0 || at[i] == next) continue;
+        if (!next)
+            return err_set(e, ERR_SCRIPT, "%s %lld is %d: expected 0 where a row begins", input->name, (long long)i, (int)at[i]);
+        return err_set(e, ERR_SCRIPT, "%s %lld is %d: expected %d, one more than before it, or 0, where a sequence begins",
+                       input->name, (long long)i, (int)at[i], (int)next);
+    }
+    return OK;
+}
+
 /* Turns input k if it is of indices, which a feed gives as numbers, into int32 in place, and checks that every Embedding
- * that reads it has a row for each. */
+ * that reads it has a row for each, and that positions count up. */
 static int check_indices(const Program *p, int k, void *values, Err *e) {
     const Buf *input = &p->bufs[p->inputs[k]];
     int64_t rows = INT64_MAX, n = shape_elements(&input->shape);
+    bool positions = false;
     if (input->dtype != DT_I32) return OK;
-    for (int i = 0; i < p->forward_end; i++)
+    for (int i = 0; i < p->forward_end; i++) {
         if (p->ops[i].kind == OP_embedding && p->ops[i].in[0] == p->inputs[k]) rows = min_i64(rows, p->bufs[p->ops[i].in[1]].shape.dim[0]);
+        positions |= program_positions(&p->ops[i]) == p->inputs[k];
+    }
     for (int64_t i = 0; i < n; i++) {
         float x = ((const float *)values)[i];
         int32_t index = x >= 0 && x < (float)INT32_MAX ? (int32_t)x : -1;
         if (index < 0 || (float)index != x || index >= rows)
-            return err_set(e, ERR_SCRIPT, "%s %lld is %g: expected an index below %lld, the rows of nn.Embedding",
-                           input->name, (long long)i, (double)x, (long long)rows);
+            return rows == INT64_MAX ? err_set(e, ERR_SCRIPT, "%s %lld is %g: expected a whole number that is not negative",
+                                               input->name, (long long)i, (double)x)
+                                     : err_set(e, ERR_SCRIPT, "%s %lld is %g: expected an index below %lld, the rows of nn.Embedding",
+                                               input->name, (long long)i, (double)x, (long long)rows);
         ((int32_t *)values)[i] = index;
     }
-    return OK;
+    return positions ? check_positions(input, values, e) : OK;
 }
 
 /* What a feed fills, inputs and target, in their order: each buffer with its values. */
