@@ -1,6 +1,8 @@
-/* Several ranks train as one: N ranks of a batch each give the losses and weights of one rank that accumulates N batches, bit
+/* Several ranks train as one, on the CPU and on emulated GPUs: N ranks of a batch each give the losses and weights of one rank that accumulates N batches, bit
  * for bit in fp32 where no rank sums up batches of its own, else to rounding. On every rank what is predicted is measured,
  * to the byte. Ranks are processes of this test (fork_comm.h). */
+#include <stdlib.h>
+
 #include "fork_comm.h"
 #include "run/runtime.h"
 #include "tap.h"
@@ -39,7 +41,7 @@ typedef struct Result {
     float number[NUMBERS];
 } Result;
 
-typedef struct Training { const Network *net; Settings s; Result *result; } Training; /* result[world] */
+typedef struct Training { const char *device; const Network *net; Settings s; Result *result; } Training; /* result[world] */
 
 typedef struct Fed { const Program *p; int world, rank; } Fed;
 
@@ -81,6 +83,17 @@ static int train_steps(Runtime *r, const Training *t, const Program *p, Comm *co
     return code ? code : read_parameters(r, t->net, out, e);
 }
 
+/* The device of this rank, as mpirun's environment would say it, in the company of the others. */
+static int open_device(const char *name, Comm *comm, Device **out, Err *e) {
+    char own[DEVICE_NAME], local[16];
+    snprintf(local, sizeof local, "%d", comm ? comm->rank : 0);
+    setenv("OMPI_COMM_WORLD_LOCAL_RANK", local, 1);
+    *out = NULL;
+    int code = device_of_rank(name, comm ? comm->world : 1, own, e);
+    if (!code) code = device_open(own, out, e);
+    return code || !comm ? code : device_join(*out, comm, e);
+}
+
 /* The training, or one rank of it. */
 static int train(Comm *comm, void *arg) {
     const Training *t = arg;
@@ -93,10 +106,8 @@ static int train(Comm *comm, void *arg) {
     Err e = {0, ""};
     s.world = comm ? comm->world : 1;
     s.rank = comm ? comm->rank : 0;
-    int code = device_open("cpu", &device, &e);
-    if (code) return code;
-    device->comm = comm;
-    code = compile(t->net, &s, device, NULL, NULL, &p, &e);
+    int code = open_device(t->device, comm, &device, &e);
+    if (!code) code = compile(t->net, &s, device, NULL, NULL, &p, &e);
     const Job job = {t->net, p};
     if (!code) code = predict(&job, 1, s.allocator, device, 0, &(Call){0, PART_WHOLE}, 1, STEPS, &found, &e);
     if (!code) code = runtime_open(device, s.allocator, 0, &job, 1, 7, 0, &r, &e);
@@ -126,9 +137,9 @@ static Result *results, *alone;
 
 /* How near must the ranks come to one rank with world times the micro-batches? With one micro-batch for each rank fp32 adds the
  * same numbers in the same order. */
-static double tolerance(const Settings *s) {
+static double tolerance(const char *device, const Settings *s) {
     const PrecisionInfo *info = precision_info(s->precision);
-    if (info->weights == DT_F32 && s->accumulate == 1 && s->optimizer.rule.clip_norm == 0.0f) return 0;
+    if (!strcmp(device, "cpu") && info->weights == DT_F32 && s->accumulate == 1 && s->optimizer.rule.clip_norm == 0.0f) return 0;
     return info->weights == DT_F32 ? 2e-5 : 2e-2;
 }
 
@@ -144,10 +155,10 @@ static bool as_predicted(int world) {
     return true;
 }
 
-static void compare(const Network *net, const char *name, int world, const Settings *s) {
-    Training one = {net, *s, alone}, many = {net, *s, results};
+static void compare(const char *device, const Network *net, const char *name, int world, const Settings *s) {
+    Training one = {"cpu", net, *s, alone}, many = {device, net, *s, results};
     char what[200];
-    snprintf(what, sizeof what, "%s, %d ranks, zero %d, %s, accumulate %d, ahead %d, %s", name, world, s->zero,
+    snprintf(what, sizeof what, "%s on %s, %d ranks, zero %d, %s, accumulate %d, ahead %d, %s", name, device, world, s->zero,
              precision_info(s->precision)->text, s->accumulate, s->gather_ahead, alloc_name(s->allocator));
     one.s.accumulate *= world;
     one.s.zero = 0;
@@ -158,7 +169,7 @@ static void compare(const Network *net, const char *name, int world, const Setti
         return;
     }
     const double apart = difference(&results[0], alone);
-    if (!ok(apart <= tolerance(s) && same_everywhere(world) && alone->loss[0] != alone->loss[STEPS - 1],
+    if (!ok(apart <= tolerance(device, s) && same_everywhere(world) && alone->loss[0] != alone->loss[STEPS - 1],
             "%s: trains as one rank does", what))
         printf("# %g apart; losses %.9g %.9g, alone %.9g %.9g\n", apart, (double)results[0].loss[0],
                (double)results[0].loss[STEPS - 1], (double)alone->loss[0], (double)alone->loss[STEPS - 1]);
@@ -182,7 +193,7 @@ static void stages(void) {
                 s.zero = zero;
                 s.bucket_bytes = turn % 3 ? 2000 : 25 << 20;
                 s.gather_ahead = turn % 3;
-                compare(net, nets[k].name, worlds[(w + turn) % 3], &s);
+                compare("cpu", net, nets[k].name, worlds[(w + turn) % 3], &s);
                 s.precision = precisions[turn % 5];
                 /* Adam would make a rounding error of a gradient near 0 a whole step */
                 setting_set_text(&s, setting_find("optimizer"), "SGD", &e);
@@ -195,8 +206,44 @@ static void stages(void) {
                 s.offload_least = 0;
                 s.optimizer.rule.clip_norm = turn % 2 ? 0.5f : 0.0f;
                 s.workspace_limit = turn % 2 ? 1000 : 4 << 20;
-                compare(net, nets[k].name, worlds[w + 1], &s);
+                compare("cpu", net, nets[k].name, worlds[w + 1], &s);
             }
+        network_free(net);
+    }
+}
+
+/* GPUs beside one CPU, by NCCL (here its stand-in): shards that are alike and others, each op of the ranks. */
+static void on_gpus(void) {
+    static const int some[] = {0, 3}; /* of nets[] */
+    const char *build = getenv("BUILD");
+    char plugin[1024], nccl[1024];
+    snprintf(plugin, sizeof plugin, "%s/emulate/memtide_cuda.so", build ? build : "build");
+    snprintf(nccl, sizeof nccl, "%s/emulate/libnccl.so.2", build ? build : "build");
+    setenv("MEMTIDE_CUDA", plugin, 1);
+    setenv("MEMTIDE_NCCL", nccl, 1);
+    setenv("EMULATE_MEMORY", "268435456,268435456,268435456", 1);
+    if (access(plugin, R_OK)) {
+        skip("ranks on GPUs", "no emulated CUDA plugin was built");
+        return;
+    }
+    for (size_t k = 0; k < ARRAY_LEN(some); k++) {
+        Err e = {0, ""};
+        Network *net = net_new(nets[some[k]].text, CE, nets[some[k]].input, &e);
+        if (!ok(net != NULL, "%s %s", nets[some[k]].name, e.text)) continue;
+        for (int zero = 0; zero <= 3; zero++) {
+            Settings s = settings_default();
+            setting_set_text(&s, setting_find("optimizer"), "SGD", &e);
+            s.optimizer.rule.momentum = 0.9f;
+            s.optimizer.rule.lr = 0.05f;
+            s.zero = zero;
+            s.bucket_bytes = 2000;
+            s.accumulate = 1 + zero % 2;
+            compare("cuda:0", net, nets[some[k]].name, 2, &s);
+            if (k != 0) continue;
+            s.precision = PREC_AMP_FP16;
+            s.optimizer.rule.clip_norm = 0.5f;
+            compare("cuda:0", net, nets[some[k]].name, 3, &s);
+        }
         network_free(net);
     }
 }
@@ -206,5 +253,6 @@ int main(void) {
     alone = shared_memory(sizeof *alone);
     if (!ok(results && alone, "memory that processes share")) return tap_done();
     stages();
+    on_gpus();
     return tap_done();
 }
