@@ -59,8 +59,9 @@ static int attach(lua_State *L) {
     const int tensor = (int)luaL_checkinteger(L, 3), data = r->all->world / tensor, at = r->all->rank;
     int code = group_of(r, data, at % tensor, &r->axis[MESH_DATA], &e);
     if (!code) code = group_of(r, tensor, at / tensor, &r->axis[MESH_TENSOR], &e);
+    for (int axis = 0; axis < MESH_AXES && !code; axis++)
+        if (r->axis[axis]) code = device_join(device, (MeshAxis)axis, r->axis[axis], &e);
     if (code) return bind_fail(L, &e);
-    memcpy(device->comm, r->axis, sizeof device->comm);
     lua_pushboolean(L, true);
     return 1;
 }

@@ -97,7 +97,7 @@ static bool reach_back(Split *s, const Op *op, int blocks) {
     }
     if (!by_feature(s, op)) return false;
     EACH_IN(op, k)
-        if (op->in[k] != p->calls && !join(s, op->in[k], blocks)) return false;
+        if (p->bufs[op->in[k]].dtype != DT_I32 && !join(s, op->in[k], blocks)) return false; /* counters and positions are whole */
     return true;
 }
 
