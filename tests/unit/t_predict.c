@@ -6,7 +6,7 @@
 #include "tap.h"
 
 static const DeviceTable table = {.kind = "none", .alignment = 4, .prepare = bare_prepare};
-static Device device = {&table};
+static Device device = {.table = &table};
 static const Call STEP = {0, PART_WHOLE};
 
 static Prediction predicted(const Case *c, AllocKind kind, size_t limit) {

@@ -88,7 +88,7 @@ static const DeviceTable table = {.kind = "fake", .alignment = 64, .alloc = fake
     .send = fake_send, .sent = fake_sent, .start = fake_call, .stop = fake_call, .elapsed = fake_elapsed,
     .record = fake_record, .recorded = fake_recorded, .replay = fake_replay, .graph_free = fake_graph_free,
     .prepare = bare_prepare, .run = fake_run};
-static Device device = {&table};
+static Device device = {.table = &table};
 
 /* ---- every call fails once */
 
