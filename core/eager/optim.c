@@ -1,7 +1,5 @@
 #include "optim.h"
 
-#include "program/quant8.h"
-
 /* What a step allocates beside states, for each of its rules. In the for-each-tensor form these are lists, a tensor for
  * each parameter, which live to the step's end; in the for-loop form one parameter comes after the other, and what is
  * `bound` to a variable lives until the next parameter's is bound to it. */
@@ -38,7 +36,8 @@ static const Temporaries *temporaries_of(const EagerOptim *s) {
 
 bool optim_is_bnb(const Optimizer *o) { return optimizer_base(o->kind) == OPTIM_Lion || optimizer_is_paged(o->kind); }
 
-enum { BNB_BLOCK = 256, BNB_CODES = 256 }; /* numbers that share a scale; a map's */
+/* Of 8-bit states: the least numbers of a parameter (min_8bit_size); those that share a scale; those of a map */
+enum { BNB_LEAST = 4096, BNB_BLOCK = 256, BNB_CODES = 256 };
 
 const char *optim_unknown(const Optimizer *o, OptimForm form) {
     if (optimizer_is_paged(o->kind) && o->rule.amsgrad) return "bitsandbytes' optimizers have no amsgrad";
@@ -104,7 +103,7 @@ static void make_bnb_states(Eager *g, EagerOptim *s) {
     for (int i = 0; i < s->n; i++) {
         const Tensor *p = s->params[i];
         const int64_t numbers = tensor_elements(p);
-        const bool coded = s->optimizer->rule.block_size && numbers >= CODES_LEAST;
+        const bool coded = s->optimizer->rule.block_size && numbers >= BNB_LEAST;
         const bool paged = optimizer_is_paged(s->optimizer->kind) && numbers >= PAGE_LEAST;
         const ScalarType type = coded ? T_BYTE : T_FLOAT;
         for (int k = 0; k < n && coded && !s->maps[k]; k++) s->maps[k] = aten_random(g, "aten::_to_copy", SIZE(BNB_CODES), T_FLOAT);
