@@ -44,6 +44,15 @@ static int rank(lua_State *L) {
     return 2;
 }
 
+/* comm:device(name) -> the name of this rank's own device; nil, message, code: see device_of_rank */
+static int device_name(lua_State *L) {
+    Err e;
+    char own[DEVICE_NAME];
+    if (device_of_rank(luaL_checkstring(L, 2), ranks_at(L)->all->world, own, &e)) return bind_fail(L, &e);
+    lua_pushstring(L, own);
+    return 1;
+}
+
 /* A group of the ranks that give this color; NULL where it would be one alone. */
 static int group_of(Ranks *r, int size, int color, Comm **out, Err *e) {
     *out = size == 1 ? NULL : r->all;
@@ -159,7 +168,7 @@ static int rank_hear(lua_State *L) {
 }
 
 void bind_open_comm(lua_State *L) {
-    static const luaL_Reg methods[] = {{"rank", rank}, {"attach", attach}, {"gather", gather}, {"broadcast", broadcast},
+    static const luaL_Reg methods[] = {{"rank", rank}, {"device", device_name}, {"attach", attach}, {"gather", gather}, {"broadcast", broadcast},
         {"abort", end_all}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"comm", open_comm}, {"rank_output", rank_output}, {"rank_say", rank_say},
         {"rank_hear", rank_hear}, {NULL, NULL}};

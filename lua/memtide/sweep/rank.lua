@@ -58,6 +58,7 @@ local function set_up(comm, message)
   self.values.device, self.rank = message.device, comm:rank()
   if message.batch then self.values.batch = message.batch end
   same_everywhere(comm, "cell", cell.id(self, setup.purpose))
+  self.values.device = util.must(comm:device(message.device))
   util.must(comm:attach(cell.device(self.values.device), cell.mesh(self).tensor))
   cell.compile(self)
   return self
