@@ -34,12 +34,17 @@ local SAID = {
 local LAST_WORDS = 2 -- seconds in which ranks that are ended say what they were doing: less than the pool's patience
 
 -- What the ranks were doing, from their last words in the log: that of those for which the others wait, if they do -> "rank 2
--- was running step 3 of 12, for which the others waited"; nil: they have said nothing.
+-- was running step 3 of 12, for which the others waited"; nil: they have said nothing. mpirun may end before it has forwarded
+-- the words of a rank, and a rank that is stuck has none.
 local function held_up(log, world)
-  local busy, all = {}, nil
+  local busy, doing, all = {}, {}, nil
   for number, how, what in log:gmatch "memtide: rank (%d+) (%l+) ([^\n]+)" do
-    all = all or what:gsub("^while ", "")
-    if how == "is" then busy[#busy + 1] = ("rank %s was %s"):format(number, what) end
+    what = what:gsub("^while ", "")
+    all, doing[tonumber(number)] = all or what, how == "waits" and "waiting" or what
+  end
+  for number = 0, world - 1 do
+    local what = doing[number]
+    if what ~= "waiting" then busy[#busy + 1] = ("rank %d %s"):format(number, what and "was " .. what or "gave no sign") end
   end
   if #busy == 0 or #busy == world then return all end
   return table.concat(busy, ", ") .. ", for which the others waited"
