@@ -21,4 +21,13 @@ MT_FN Shard shard_of(int64_t n, int world, int rank) {
     return s;
 }
 
+/* The elements of n that rank r sums up for all, where a tensor is not divided: as equal as can be. */
+MT_FN Shard shard_of_sum(int64_t n, int world, int r) {
+    const int64_t each = n / world, more = n % world;
+    Shard s;
+    s.first = r * each + (r < more ? r : more);
+    s.count = each + (r < more);
+    return s;
+}
+
 #endif

@@ -1,4 +1,4 @@
-/* What an op costs, for estimates: floating-point operations, and bytes read and written. */
+/* What an op costs, for estimates: floating-point operations, bytes read and written; and what a step's ops exchange. */
 #include <math.h>
 
 #include "rule.h"
@@ -18,4 +18,22 @@ void op_cost(const Program *p, Op *op) {
     }
     op->flops = rule->flops ? rule->flops(&o) : largest;
     op->traffic = op->kind == OP_view ? 0 : bytes;
+}
+
+Transfer program_transfer(const Program *p) {
+    Transfer sum = {0, 0, 0, 0};
+    int64_t rounds = 0; /* of the open bucket */
+    for (int i = 0, bucket = 0; i < p->n_ops; i++) {
+        const Transfer one = op_transfer(p, &p->ops[i]);
+        const int64_t times = i < p->body_end ? p->micro_batches : 1;
+        if (!one.calls) continue;
+        const bool again = p->ops[i].attr.collective.bucket && p->ops[i].attr.collective.bucket == bucket;
+        bucket = p->ops[i].attr.collective.bucket;
+        sum.sent += times * one.sent;
+        sum.received += times * one.received;
+        sum.calls += again ? 0 : times;
+        sum.rounds += times * (again ? max_i64(one.rounds - rounds, 0) : one.rounds);
+        rounds = again ? max_i64(rounds, one.rounds) : one.rounds;
+    }
+    return sum;
 }

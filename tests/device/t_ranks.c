@@ -35,6 +35,7 @@ typedef struct Result {
     float loss[STEPS];
     int64_t n;               /* numbers of all parameters */
     size_t peak, predicted, weights, optimizer, sent;
+    Transfer transfer;       /* predicted, of a step */
     char problem[256];
     float number[NUMBERS];
 } Result;
@@ -103,6 +104,7 @@ static int train(int rank, Comm *const comm[MESH_AXES], void *arg) {
     if (!code) code = runtime_open(device, s.allocator, 0, &job, 1, 7, 0, &r, &e);
     if (!code) {
         out->predicted = found.peak.held;
+        out->transfer = program_transfer(p);
         code = train_steps(r, t, p, comm, out, &e);
     }
     const int closed = runtime_close_checked(r, code ? NULL : &e);
@@ -146,6 +148,17 @@ static bool as_predicted(int world) {
     return true;
 }
 
+/* Each rank has sent as many bytes as predicted, and what all send together all receive. */
+static bool exchanged_as_predicted(int world) {
+    int64_t sent = 0, received = 0;
+    for (int r = 0; r < world; r++) {
+        if ((int64_t)results[r].sent != STEPS * results[r].transfer.sent || !results[r].sent) return false;
+        sent += results[r].transfer.sent;
+        received += results[r].transfer.received;
+    }
+    return sent == received;
+}
+
 static void compare(const Network *net, const char *name, int world, const Settings *s) {
     Training one = {net, *s, alone}, many = {net, *s, results};
     const int tensor = s->mesh.tensor, data = world / tensor;
@@ -173,6 +186,9 @@ static void compare(const Network *net, const char *name, int world, const Setti
            results[0].optimizer, alone->optimizer);
     if (!ok(as_predicted(world), "%s: predicted is measured on every rank", what))
         for (int r = 0; r < world; r++) printf("# rank %d: predicted %zu, measured %zu\n", r, results[r].predicted, results[r].peak);
+    if (!ok(exchanged_as_predicted(world), "%s: as many bytes are sent as predicted", what))
+        for (int r = 0; r < world; r++)
+            printf("# rank %d: predicted %d x %lld, sent %zu\n", r, STEPS, (long long)results[r].transfer.sent, results[r].sent);
 }
 
 static const int worlds[] = {2, 3, 4};
