@@ -3,8 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "bind.h"
 #include "bind_program.h"
+#include "run/alike.h"
 
 static void release_program(void *content) { program_free(content); }
 
@@ -341,6 +343,18 @@ static int names(lua_State *L) {
     return 1;
 }
 
+/* program:transfer() -> {sent, received, calls, rounds}: what a rank sends to the others and receives from them in a
+ * step with all its micro-batches, in bytes, and what else program.h says of a Transfer */
+static int transfer(lua_State *L) {
+    const Transfer of = program_transfer(bind_get(L, 1, BOX_PROGRAM));
+    lua_createtable(L, 0, 4);
+    bind_set_integer(L, "sent", of.sent);
+    bind_set_integer(L, "received", of.received);
+    bind_set_integer(L, "calls", of.calls);
+    bind_set_integer(L, "rounds", of.rounds);
+    return 1;
+}
+
 /* ---- prediction */
 
 void bind_push_peak(lua_State *L, const LedgerPeak *peak, const Program *p) {
@@ -457,13 +471,41 @@ static int predict_program(lua_State *L) {
     return 1;
 }
 
+/* program:alike{with = {programs of the same runtime}} -> {{rank, count}, ...}: the classes of the training's ranks that are
+ * alike, each with its first rank (run/alike.h) */
+static int alike(lua_State *L) {
+    Err e;
+    Job jobs[BOX_PARENTS];
+    const Program *programs[BOX_PARENTS];
+    Alike *classes;
+    int found;
+    luaL_checktype(L, 2, LUA_TTABLE);
+    const int n = predicted_jobs(L, jobs);
+    for (int i = 0; i < n; i++) programs[i] = jobs[i].program;
+    for (int i = 1; i < n; i++)
+        if (programs[i]->world != programs[0]->world) bind_error(L, "with: expected programs of as many ranks");
+    Box *box = bind_new(L, BOX_ALIKE, mem_free);
+    if (ranks_alike(programs, n, &classes, &found, &e)) return bind_fail(L, &e);
+    box->content = classes;
+    lua_createtable(L, found, 0);
+    for (int i = 0; i < found; i++) {
+        lua_createtable(L, 0, 2);
+        bind_set_integer(L, "rank", classes[i].rank);
+        bind_set_integer(L, "count", classes[i].count);
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
 void bind_open_program(lua_State *L) {
     static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"step", bind_program_step}, {"ops", ops},
-        {"cost", cost}, {"floor", floor_time}, {"bufs", bufs}, {"names", names}, {"predict", predict_program}, {NULL, NULL}};
+        {"cost", cost}, {"floor", floor_time}, {"bufs", bufs}, {"names", names}, {"transfer", transfer},
+        {"alike", alike}, {"predict", predict_program}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"compile", new_program}, {"settings", setting_table}, {"check_setting", check_setting},
         {"precision_types", precision_types}, {"optimizer_kinds", optimizer_kinds},
         {"optimizer_bytes", optimizer_bytes}, {NULL, NULL}};
     bind_type(L, BOX_PROGRAM, methods);
+    bind_type(L, BOX_ALIKE, NULL);
     luaL_setfuncs(L, functions, 0);
     lua_pushinteger(L, BOX_PARENTS); /* the most programs of one runtime */
     lua_setfield(L, -2, "most_programs");

@@ -23,11 +23,8 @@ typedef struct Bucket {
 
 /* Emits the sum of the parameter's gradient over the ranks; it takes the gradient's name and roles. */
 static void send_gradient(Program *p, int param, bool divide, int bucket) {
-    const int part = p->params[param].grad;
+    const int part = p->params[param].grad, w = p->params[param].weight;
     const Shard shard = divide ? distribute_shard(p, part) : (Shard){0, 0};
-    const int w = p->params[param].weight;
-    if (!shard.count && p->bufs[part].carried) {
-    const int w = p->params[param].weight;
     if (!shard.count && p->bufs[part].carried) {
         distribute_op(p, OP_all_reduce_, MESH_DATA, NO_BUF, part, bucket, p->bufs[w].name);
         return;
@@ -36,16 +33,6 @@ static void send_gradient(Program *p, int param, bool divide, int bucket) {
     if (p->failed) return;
     if (shard.count) distribute_divide(p, sum, shard);
     distribute_op(p, shard.count ? OP_reduce_scatter : OP_all_reduce, MESH_DATA, part, sum, bucket, p->bufs[w].name);
-        return;
-    }
-    const int sum = rewrite_successor(p, part, p->bufs[part].dtype, "whole");
-    if (p->failed) return;
-    if (shard.count) distribute_divide(p, sum, shard);
-<<<<<<< HEAD
-    distribute_op(p, shard.count ? OP_reduce_scatter : OP_all_reduce, MESH_DATA, part, sum, bucket, path);
-=======
-    distribute_op(p, shard.count ? OP_reduce_scatter : OP_all_reduce, part, sum, bucket, p->bufs[w].name);
->>>>>>> c834a72 (The name of a weight is read after buffers may have moved)
 }
 
 static void send_bucket(Program *p, Bucket *b, bool divide) {

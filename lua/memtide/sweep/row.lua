@@ -34,6 +34,17 @@ function row.identity(self, id, device)
   return out
 end
 
+-- Further digits of a time are noise, and those of a share nobody reads.
+local function six_digits(x) return tonumber(("%.6g"):format(x)) end
+
+-- The columns of several ranks
+local function rank_columns(self, out, found)
+  local sent = cell.transfer(self)
+  if not sent then return end
+  out.predicted_peak_rank, out.predicted_sum_bytes, out.predicted_sent_bytes = found.rank, found.sum, sent.sent
+  out.predicted_communication_ms = sent.seconds and six_digits(sent.seconds * 1e3)
+end
+
 -- The columns of the compiled cell's prediction.
 function row.predicted(self)
   local found, info = self.prediction, cell.device(self.values.device):info()
@@ -45,13 +56,11 @@ function row.predicted(self)
     out.predicted_peak_bytes = found.peak.bytes
     peak_columns(out, found.peak)
     out.host_bytes = found.host
+    rank_columns(self, out, found)
     for _, name in ipairs{"max_memory_allocated", "max_memory_reserved", "device_bytes"} do out[name] = found[name] end
   end
   return out
 end
-
--- Further digits of a time are noise, and those of a share nobody reads.
-local function six_digits(x) return tonumber(("%.6g"):format(x)) end
 
 -- Sets the columns of times from the seconds of steps, at least one, of `batch` samples each.
 function row.time_columns(out, seconds, batch)
