@@ -343,15 +343,24 @@ static int names(lua_State *L) {
     return 1;
 }
 
-/* program:transfer() -> {sent, received, calls, rounds}: what a rank sends to the others and receives from them in a
- * step with all its micro-batches, in bytes, and what else program.h says of a Transfer */
+/* program:transfer() -> {data = {ranks, stride, sent, received, calls, rounds}, tensor = ...}: what a rank sends in a step to the
+ * others along each axis of the mesh, and receives from them, in bytes, and what else program.h says of a Transfer. stride: from
+ * one of them to the next */
 static int transfer(lua_State *L) {
-    const Transfer of = program_transfer(bind_get(L, 1, BOX_PROGRAM));
-    lua_createtable(L, 0, 4);
-    bind_set_integer(L, "sent", of.sent);
-    bind_set_integer(L, "received", of.received);
-    bind_set_integer(L, "calls", of.calls);
-    bind_set_integer(L, "rounds", of.rounds);
+    const Program *p = bind_get(L, 1, BOX_PROGRAM);
+    const struct { const char *name; int ranks, stride; } axes[MESH_AXES] = {{"data", p->world, p->tensor}, {"tensor", p->tensor, 1}};
+    lua_createtable(L, 0, MESH_AXES);
+    for (int axis = 0; axis < MESH_AXES; axis++) {
+        const Transfer of = program_transfer(p, (MeshAxis)axis);
+        lua_createtable(L, 0, 6);
+        bind_set_integer(L, "ranks", axes[axis].ranks);
+        bind_set_integer(L, "stride", axes[axis].stride);
+        bind_set_integer(L, "sent", of.sent);
+        bind_set_integer(L, "received", of.received);
+        bind_set_integer(L, "calls", of.calls);
+        bind_set_integer(L, "rounds", of.rounds);
+        lua_setfield(L, -2, axes[axis].name);
+    }
     return 1;
 }
 
@@ -483,7 +492,8 @@ static int alike(lua_State *L) {
     const int n = predicted_jobs(L, jobs);
     for (int i = 0; i < n; i++) programs[i] = jobs[i].program;
     for (int i = 1; i < n; i++)
-        if (programs[i]->world != programs[0]->world) bind_error(L, "with: expected programs of as many ranks");
+        if (programs[i]->world != programs[0]->world || programs[i]->tensor != programs[0]->tensor)
+            bind_error(L, "with: expected programs for the same ranks");
     Box *box = bind_new(L, BOX_ALIKE, mem_free);
     if (ranks_alike(programs, n, &classes, &found, &e)) return bind_fail(L, &e);
     box->content = classes;

@@ -194,10 +194,10 @@ void op_cost(const Program *p, Op *op);
  * their parts on to all others: twice for a sum that all get (the parts of its terms, then the sums), else once. calls: of the
  * library that does it. Ops of one bucket are one call, with the rounds of that which has most. */
 typedef struct Transfer { int64_t sent, received, calls, rounds; } Transfer;
-/* Of one collective op (0 for any other), and of a step with all its micro-batches. The algorithm is that of
- * kernels/cpu/collective.c; a ring sends as much. */
+/* Of one collective op (0 for any other); and of a step, with all its micro-batches, among the ranks along that axis. The
+ * algorithm is that of kernels/cpu/collective.c; a ring sends as much. */
 Transfer op_transfer(const Program *p, const Op *op);
-Transfer program_transfer(const Program *p);
+Transfer program_transfer(const Program *p, MeshAxis axis);
 
 /* The verifier. Operands are there and in range, written before they are read, and by one op unless UPDATED; shapes and
  * types fit the op; no op reads storage that was overwritten; ops after the body read no temporaries of it if it runs

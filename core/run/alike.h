@@ -5,8 +5,9 @@
 
 #include "program/program.h"
 
-/* Ranks that follow each other, from `rank` on, with shards of the same sizes. A sum that all get is made by all ranks in
- * parts, of which the first ranks may have an element more: of those alike none sends more than the first. */
+/* Ranks that follow each other, from `rank` on, with shards of the same sizes. Those along the mesh's axis "tensor" have equal
+ * parts. A sum that all get is made by all ranks in parts, of which the first ranks may have an element more: of those alike
+ * none sends more than the first. */
 typedef struct Alike { int rank, count; } Alike;
 
 /* The classes of a training's ranks in their order, from its programs for any of them, at least one, which share a runtime: the

@@ -452,23 +452,31 @@ function cell.floor(self, operations, bytes)
   return sum_of_calls(self, function(program, which) return program:floor(operations, bytes, which) end)
 end
 
--- What one rank sends in a step, of those that send most: {sent, calls, rounds} (program:transfer()); seconds: of the rank that
--- takes longest, by the model of links.lua, nil: the links are not known. nil: there is one rank.
+-- Of that class of ranks: bytes that one sends in a step, and the time by the model of links.lua, 0 where `known` is nil
+local function transfer_of(self, class, known)
+  local sent, seconds = 0, 0
+  for axis, group in pairs(class.programs[1]:transfer()) do
+    group.sent, group.calls, group.rounds = sum_of_calls(self, function(program)
+      local one = program:transfer()[axis]
+      return one.sent, one.calls, one.rounds
+    end, class.programs)
+    sent, seconds = sent + group.sent, seconds + (known and links.seconds(known, group) or 0)
+  end
+  return sent, seconds
+end
+
+-- Bytes that one rank sends to others in a step, of the rank that sends most, and the seconds that this takes by the model of
+-- links.lua, of that which takes longest (nil: the links are not known). nil: there is one rank.
 function cell.transfer(self)
-  local v, most = self.values, nil
+  local v, most, longest = self.values, 0, 0
   if v.world == 1 or v.framework == "pytorch" then return nil end
   local info = cell.device(v.device):info()
   local known = links.of(v.link, info and info.name)
   for _, class in ipairs(self.alike) do
-    local one = {}
-    one.sent, one.calls, one.rounds = sum_of_calls(self, function(program)
-      local found = program:transfer()
-      return found.sent, found.calls, found.rounds
-    end, class.programs)
-    if not most or one.sent > most.sent then most = one end
+    local sent, seconds = transfer_of(self, class, known)
+    most, longest = math.max(most, sent), math.max(longest, seconds)
   end
-  most.seconds = known and links.seconds(known, v.world, most)
-  return most
+  return most, known and longest
 end
 
 -- Bytes of memory that the cell may use: --memory, or all that the device has; nil: not known. And how much of it is

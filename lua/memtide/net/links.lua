@@ -109,13 +109,15 @@ function links.of(text, title)
   return {within = within, between = between ~= "" and named(between) or within, ranks = RANKS, call_us = CALL_US}
 end
 
--- Seconds of what a rank sends in a step, {sent, calls, rounds} (program:transfer()), among `world` ranks.
-function links.seconds(found, world, transfer)
-  local nodes, in_node = math.ceil(world / found.ranks), math.min(world, found.ranks)
-  local across = (found.between.adapters or in_node) * found.between.bandwidth
+-- Seconds of what a rank sends in a step to a group of `ranks`, each `stride` ranks after the one before: {ranks, stride, sent,
+-- calls, rounds}, of program:transfer(). Groups that begin at neighbours share the adapters of their nodes.
+function links.seconds(found, group)
+  local in_node = math.max(1, math.min(group.ranks, found.ranks // group.stride))
+  local nodes, sharing = math.ceil(group.ranks / in_node), math.min(group.stride, found.ranks)
+  local across = (found.between.adapters or found.ranks) * found.between.bandwidth / sharing
   local bandwidth = in_node == 1 and across or nodes == 1 and found.within.bandwidth or math.min(found.within.bandwidth, across)
-  local steps = (world - nodes) * found.within.step_us + (nodes - 1) * found.between.step_us
-  return (transfer.calls * found.call_us + transfer.rounds * steps) / 1e6 + transfer.sent / bandwidth
+  local steps = (group.ranks - nodes) * found.within.step_us + (nodes - 1) * found.between.step_us
+  return (group.calls * found.call_us + group.rounds * steps) / 1e6 + group.sent / bandwidth
 end
 
 return links

@@ -39,10 +39,10 @@ local function six_digits(x) return tonumber(("%.6g"):format(x)) end
 
 -- The columns of several ranks
 local function rank_columns(self, out, found)
-  local sent = cell.transfer(self)
+  local sent, seconds = cell.transfer(self)
   if not sent then return end
-  out.predicted_peak_rank, out.predicted_sum_bytes, out.predicted_sent_bytes = found.rank, found.sum, sent.sent
-  out.predicted_communication_ms = sent.seconds and six_digits(sent.seconds * 1e3)
+  out.predicted_peak_rank, out.predicted_sum_bytes, out.predicted_sent_bytes = found.rank, found.sum, sent
+  out.predicted_communication_ms = seconds and six_digits(seconds * 1e3)
 end
 
 -- The columns of the compiled cell's prediction.
