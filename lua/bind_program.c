@@ -300,8 +300,8 @@ static int floor_time(lua_State *L) {
     return 1;
 }
 
-/* program:bufs() -> {{name, shape, dtype, width, category, kind, bytes, alias, keep, host, master}, ...}; width: bytes of
- * an element; alias: name of the buffer whose storage it uses, or nil; master: of a 16-bit weight that has one, the name
+/* program:bufs() -> {{name, shape, dtype, width, category, kind, bytes, alias, keep, host, divided, master}, ...}; width: bytes of
+ * an element; divided: of a tensor of the network it is this rank's part; alias: name of the buffer whose storage it uses, or nil; master: of a 16-bit weight that has one, the name
  * of its fp32 copy */
 static int bufs(lua_State *L) {
     static const char *const kinds[] = {"temporary", "persistent", "input"};
@@ -309,7 +309,7 @@ static int bufs(lua_State *L) {
     lua_createtable(L, p->n_bufs, 0);
     for (int i = 0; i < p->n_bufs; i++) {
         const Buf *b = &p->bufs[i];
-        lua_createtable(L, 0, 10);
+        lua_createtable(L, 0, 11);
         bind_set_string(L, "name", b->name);
         bind_set_string(L, "dtype", dtype_name(b->dtype));
         bind_set_integer(L, "width", (lua_Integer)dtype_size(b->dtype));
@@ -318,6 +318,7 @@ static int bufs(lua_State *L) {
         bind_set_integer(L, "bytes", (lua_Integer)b->bytes);
         bind_set_boolean(L, "keep", b->keep);
         bind_set_boolean(L, "host", b->host);
+        bind_set_boolean(L, "divided", b->shard.count || b->slice.parts);
         if (b->alias != NO_BUF) bind_set_string(L, "alias", p->bufs[b->alias].name);
         bind_push_shape(L, &b->shape);
         lua_setfield(L, -2, "shape");

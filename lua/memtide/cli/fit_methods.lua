@@ -36,7 +36,7 @@ local STEPS = {
   {framework = "pytorch", checkpoint = "none", title = "PyTorch"},
   {framework = "pytorch", checkpoint = "marked", title = "checkpointed"},
 }
-local COLUMNS = {"card", "method", "tokens", "world", "zero", "framework", "checkpoint", "batch", "bytes", "next_bytes", "room"}
+local COLUMNS = {"card", "method", "tokens", "framework", "checkpoint", "batch", "bytes", "next_bytes", "room"}
 
 -- ---- the command line
 
@@ -85,6 +85,12 @@ local function adapters_of(given)
   local target = given.target and words_of(given.target) or "all-linear"
   local rank = given.rank or 16
   return {r = rank, lora_alpha = 2 * rank, lora_dropout = 0.05, target_modules = target}
+end
+
+-- The columns of the lines: of several ranks how many, and the stage, too
+local function columns_of(given)
+  local columns = table.move(COLUMNS, 1, #COLUMNS, 1, {})
+  return given.world and table.move({"world", "zero"}, 1, 2, #columns + 1, columns) or columns
 end
 
 -- The steps that are asked about: of several ranks memtide's own
@@ -213,11 +219,9 @@ local function show(experiment, given, lines, precision)
   for _, method in ipairs(METHODS) do print(("%-6s %s"):format(method.name, method.text)) end
   print(("adapters: r = %d, lora_alpha = %d, lora_dropout = %g, target_modules = %s"):format(adapters.r, adapters.lora_alpha,
     adapters.lora_dropout, target))
-  print "memtide: its own step, as this CPU's libraries need it."
-  if not several then
-    print "PyTorch: transformers' with PEFT and bitsandbytes, max_memory_reserved; beside it there is room for its error and the largest\z
-      \ncontext of a process (docs/pytorch.md)."
-  end
+  print(several and "memtide: its own step, as this CPU's libraries need it." or
+    "memtide: its own step, as this CPU's libraries need it. PyTorch: transformers' with PEFT and bitsandbytes, max_memory_reserved;\z
+    \nbeside it there is room for its error and the largest context of a process (docs/pytorch.md).")
 end
 
 function methods.run(experiment, given)
@@ -225,9 +229,9 @@ function methods.run(experiment, given)
   if not devices then util.fail_usage('fit: --method: expected cards such as --device pytorch:rtx4090, found "%s"', given.device) end
   local lines, precision = solve(experiment, given, devices)
   if given.json then
-    for _, line in ipairs(lines) do util.must_write("standard output", io.stdout:write(report.json(line, COLUMNS), "\n")) end
+    for _, line in ipairs(lines) do util.must_write("standard output", io.stdout:write(report.json(line, columns_of(given)), "\n")) end
   elseif given.csv ~= "-" then show(experiment, given, lines, precision) end
-  if given.csv then csv.write(given.csv, COLUMNS, lines) end
+  if given.csv then csv.write(given.csv, columns_of(given), lines) end
   return 0
 end
 

@@ -98,8 +98,17 @@ end
 -- {category = function(self, bytes by hand, step's bytes) -> why they differ}
 local REASONS = {}
 
+-- Does the rank have shards, or slices, of what is counted here by hand as a whole?
+local function is_divided(self, category)
+  for _, buf in ipairs(self.program:bufs()) do if buf.category == category and buf.divided then return true end end
+  return false
+end
+
 function REASONS.weights(self)
   local precision = self.settings.precision
+  if is_divided(self, "weights") then
+    return ("rank %d's part of the weights, of their copies too, and those that are whole at %s"):format(self.prediction.rank, self.prediction.peak.op)
+  end
   if precision:find "^amp" then return "16-bit copies that are alive at the peak, beside the fp32 weights" end
   if precision:find "^master" then return "16-bit weights and their fp32 master copies" end
   return "running statistics too, which are no parameters"
@@ -116,6 +125,7 @@ end
 
 function REASONS.optimizer(self, by_hand, step)
   if self.settings.mode == "eval" then return "evaluation has no optimizer" end
+  if is_divided(self, "optimizer") then return ("rank %d's part of the states"):format(self.prediction.rank) end
   return ("%d bytes of step count%s"):format(step - by_hand,
     self.settings.schedule and ", loss scale and learning rate" or " and loss scale")
 end

@@ -73,6 +73,16 @@ function row.time_columns(out, seconds, batch)
   if median > 0 then out.samples_per_s = six_digits(batch / median) end
 end
 
+-- Of the bytes of each rank: the most, the first rank that has them, and the sum
+local function of_ranks(bytes)
+  local most, sum = 1, 0
+  for k, one in ipairs(bytes) do
+    if one > bytes[most] then most = k end
+    sum = sum + one
+  end
+  return bytes[most], most - 1, sum
+end
+
 -- The columns of a run; found: what cell.run has returned.
 function row.measured(self, found)
   local out = {status = found.status, reason = found.reason}
@@ -89,10 +99,10 @@ function row.measured(self, found)
     out.underflow_share, out.gradient_histogram = six_digits(found.exponents.underflow_share or 0), exponents.text(found.exponents)
   end
   if found.peaks then
-    local sum = 0
-    for _, bytes in ipairs(found.peaks) do sum = sum + bytes end
-    out.predicted_peak_bytes = found.predicted -- ranks have fewer threads than the process that predicted the cell
-    out.peak_rank, out.rank_peaks, out.ranks_bytes = found.peak_rank, table.concat(found.peaks, " "), sum
+    -- ranks have fewer threads than the process that predicted the cell
+    out.predicted_peak_bytes, out.predicted_peak_rank, out.predicted_sum_bytes = of_ranks(found.predicted)
+    out.peak_rank, out.rank_peaks = found.peak_rank, table.concat(found.peaks, " ")
+    out.ranks_bytes = select(3, of_ranks(found.peaks))
   end
   out.test_accuracy, out.loss_scale, out.skipped_steps = found.accuracy, found.loss_scale, found.skipped_steps
   return out
