@@ -68,7 +68,7 @@ methods.options = {
   {name = "method", argument = "M,M", take = take_method, completes = {words = table.concat(NAMES, " ")},
     text = "fine-tuning: the largest batch by each of full, lora, qlora, with --seq on the cards of --device"},
   {name = "seq", argument = "N,N", take = take_seq, text = "with --method: tokens of a sample (default: the script's)"},
-  {name = "rank", argument = "N", take = options.whole("rank", 1), text = "with --method: r of the adapters (16)"},
+  options.rank,
   {name = "target", argument = "NAME,NAME", text = "with --method: the layers that have adapters (all-linear)"},
 }
 
@@ -77,6 +77,7 @@ function methods.check(given)
   for _, name in ipairs{"seq", "rank", "target"} do
     if given[name] and not given.method then util.fail_usage("--%s: expected --method beside it", name) end
   end
+  if given.rank == 0 then util.fail_usage '--rank: expected a whole number of at least 1, found "0"' end
 end
 
 -- ---- the cells

@@ -293,6 +293,7 @@ end
 function cell.build(self)
   local v = self.values
   cards.settle(v, self.experiment:says "framework")
+  if self.experiment:says "link" then links.of(v.link) end -- raises where it is none
   cell.count_steps(self)
   if v.trainings or v.round then build_several(self) else build_one(self) end
   return self

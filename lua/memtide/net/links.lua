@@ -97,16 +97,15 @@ local function of_device(title)
   for _, one in ipairs(DEFAULTS) do if title:find(one[1]) then return one[2], one[3] end end
 end
 
--- The links that a cell's setting `link` names, "nvlink4+infiniband-ndr" (within a node + between nodes) or a file, or those of
--- the device of that title where it is "": {within, between, ranks of a node, call_us}; nil: they are not known. Raises where the name or the
--- file is wrong.
+-- The links that a cell's setting `link` names, "nvlink4+infiniband-ndr" (within a node + between nodes) or a file, or those
+-- of the device of that title where it is "device": {within, between, ranks of a node, call_us}; nil: they are not known. Raises
+-- where the name or the file is wrong.
 function links.of(text, title)
   if text:find "%.json$" then return from_file(text) end
   local within, between = text:match "^([^+]*)%+?(.*)$"
-  if text == "" then within, between = of_device(title or "") end
+  if text == "device" then within, between = of_device(title or "") end
   if not within then return nil end
-  within = named(within)
-  return {within = within, between = between ~= "" and named(between) or within, ranks = RANKS, call_us = CALL_US}
+  return {within = named(within), between = named(between ~= "" and between or within), ranks = RANKS, call_us = CALL_US}
 end
 
 -- Seconds of what a rank sends in a step to a group of `ranks`, each `stride` ranks after the one before: {ranks, stride, sent,
