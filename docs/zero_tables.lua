@@ -22,10 +22,10 @@ local function stages(checkpoint)
   local psi = 6738415616
   local rows = common.predicted(experiment, {world = N, zero = {0, 1, 2, 3}, batch = 1, precision = "master_bf16", checkpoint = checkpoint})
   local lines = {{"stage", "formula, GiB", "the peak of a rank", "weights", "gradients", "states", "activations", "rest", "at"}}
-  for _, row in ipairs(rows) do
+  for i, row in ipairs(rows) do
     local rest = row.predicted_peak_bytes - row.weights_bytes - row.gradients_bytes - row.optimizer_bytes - row.activations_bytes
       - row.activation_gradients_bytes
-    lines[#lines + 1] = {tostring(row.zero), gib(FORMULAS[row.zero](psi)), gib(row.predicted_peak_bytes), gib(row.weights_bytes),
+    lines[#lines + 1] = {tostring(i - 1), gib(FORMULAS[i - 1](psi)), gib(row.predicted_peak_bytes), gib(row.weights_bytes),
       gib(row.gradients_bytes), gib(row.optimizer_bytes), gib(row.activations_bytes + row.activation_gradients_bytes), gib(rest),
       ("`%s`"):format(row.peak_op)}
   end
