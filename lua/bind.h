@@ -27,6 +27,7 @@
 #define BOX_TRACE "memtide.Trace"
 #define BOX_SNAPSHOT "memtide.Snapshot"
 #define BOX_PLACES "memtide.Places"
+#define BOX_ALIKE "memtide.Alike"
 
 enum { BOX_PARENTS = 8 };
 

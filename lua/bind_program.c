@@ -3,8 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "bind.h"
 #include "bind_program.h"
+#include "run/alike.h"
 
 static void release_program(void *content) { program_free(content); }
 
@@ -299,8 +301,8 @@ static int floor_time(lua_State *L) {
     return 1;
 }
 
-/* program:bufs() -> {{name, shape, dtype, width, category, kind, bytes, alias, keep, host, master}, ...}; width: bytes of
- * an element; alias: name of the buffer whose storage it uses, or nil; master: of a 16-bit weight that has one, the name
+/* program:bufs() -> {{name, shape, dtype, width, category, kind, bytes, alias, keep, host, divided, master}, ...}; width: bytes of
+ * an element; divided: of a tensor of the network it is this rank's part; alias: name of the buffer whose storage it uses, or nil; master: of a 16-bit weight that has one, the name
  * of its fp32 copy */
 static int bufs(lua_State *L) {
     static const char *const kinds[] = {"temporary", "persistent", "input"};
@@ -308,7 +310,7 @@ static int bufs(lua_State *L) {
     lua_createtable(L, p->n_bufs, 0);
     for (int i = 0; i < p->n_bufs; i++) {
         const Buf *b = &p->bufs[i];
-        lua_createtable(L, 0, 10);
+        lua_createtable(L, 0, 11);
         bind_set_string(L, "name", b->name);
         bind_set_string(L, "dtype", dtype_name(b->dtype));
         bind_set_integer(L, "width", (lua_Integer)dtype_size(b->dtype));
@@ -317,6 +319,7 @@ static int bufs(lua_State *L) {
         bind_set_integer(L, "bytes", (lua_Integer)b->bytes);
         bind_set_boolean(L, "keep", b->keep);
         bind_set_boolean(L, "host", b->host);
+        bind_set_boolean(L, "divided", b->shard.count || b->slice.parts);
         if (b->alias != NO_BUF) bind_set_string(L, "alias", p->bufs[b->alias].name);
         bind_push_shape(L, &b->shape);
         lua_setfield(L, -2, "shape");
@@ -339,6 +342,27 @@ static int names(lua_State *L) {
     lua_newtable(L);
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         if (all[i].buf != NO_BUF) bind_set_string(L, all[i].key, p->bufs[all[i].buf].name);
+    return 1;
+}
+
+/* program:transfer() -> {data = {ranks, stride, sent, received, calls, rounds}, tensor = ...}: what a rank sends in a step to the
+ * others along each axis of the mesh, and receives from them, in bytes, and what else program.h says of a Transfer. stride: from
+ * one of them to the next */
+static int transfer(lua_State *L) {
+    const Program *p = bind_get(L, 1, BOX_PROGRAM);
+    const struct { const char *name; int ranks, stride; } axes[MESH_AXES] = {{"data", p->world, p->tensor}, {"tensor", p->tensor, 1}};
+    lua_createtable(L, 0, MESH_AXES);
+    for (int axis = 0; axis < MESH_AXES; axis++) {
+        const Transfer of = program_transfer(p, (MeshAxis)axis);
+        lua_createtable(L, 0, 6);
+        bind_set_integer(L, "ranks", axes[axis].ranks);
+        bind_set_integer(L, "stride", axes[axis].stride);
+        bind_set_integer(L, "sent", of.sent);
+        bind_set_integer(L, "received", of.received);
+        bind_set_integer(L, "calls", of.calls);
+        bind_set_integer(L, "rounds", of.rounds);
+        lua_setfield(L, -2, axes[axis].name);
+    }
     return 1;
 }
 
@@ -458,13 +482,42 @@ static int predict_program(lua_State *L) {
     return 1;
 }
 
+/* program:alike{with = {programs of the same runtime}} -> {{rank, count}, ...}: the classes of the training's ranks that are
+ * alike, each with its first rank (run/alike.h) */
+static int alike(lua_State *L) {
+    Err e;
+    Job jobs[BOX_PARENTS];
+    const Program *programs[BOX_PARENTS];
+    Alike *classes;
+    int found;
+    luaL_checktype(L, 2, LUA_TTABLE);
+    const int n = predicted_jobs(L, jobs);
+    for (int i = 0; i < n; i++) programs[i] = jobs[i].program;
+    for (int i = 1; i < n; i++)
+        if (programs[i]->world != programs[0]->world || programs[i]->tensor != programs[0]->tensor)
+            bind_error(L, "with: expected programs for the same ranks");
+    Box *box = bind_new(L, BOX_ALIKE, mem_free);
+    if (ranks_alike(programs, n, &classes, &found, &e)) return bind_fail(L, &e);
+    box->content = classes;
+    lua_createtable(L, found, 0);
+    for (int i = 0; i < found; i++) {
+        lua_createtable(L, 0, 2);
+        bind_set_integer(L, "rank", classes[i].rank);
+        bind_set_integer(L, "count", classes[i].count);
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
 void bind_open_program(lua_State *L) {
     static const luaL_Reg methods[] = {{"dump", dump}, {"plan", plan}, {"step", bind_program_step}, {"ops", ops},
-        {"cost", cost}, {"floor", floor_time}, {"bufs", bufs}, {"names", names}, {"predict", predict_program}, {NULL, NULL}};
+        {"cost", cost}, {"floor", floor_time}, {"bufs", bufs}, {"names", names}, {"transfer", transfer},
+        {"alike", alike}, {"predict", predict_program}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"compile", new_program}, {"settings", setting_table}, {"check_setting", check_setting},
         {"precision_types", precision_types}, {"optimizer_kinds", optimizer_kinds},
         {"optimizer_bytes", optimizer_bytes}, {NULL, NULL}};
     bind_type(L, BOX_PROGRAM, methods);
+    bind_type(L, BOX_ALIKE, NULL);
     luaL_setfuncs(L, functions, 0);
     lua_pushinteger(L, BOX_PARENTS); /* the most programs of one runtime */
     lua_setfield(L, -2, "most_programs");

@@ -21,4 +21,22 @@ MT_FN Shard shard_of(int64_t n, int world, int rank) {
     return s;
 }
 
+/* Ranks, from 1 on, whose shard has another size than that of the rank before: at[2]. Returns how many they are. */
+MT_FN int shard_changes(int64_t n, int world, int *at) {
+    const int more = (int)(n / SHARD_UNIT % world);
+    int found = 0;
+    if (more) at[found++] = more;
+    if (n % SHARD_UNIT && more != world - 1) at[found++] = world - 1; /* the last rank has what is no whole unit */
+    return found;
+}
+
+/* The elements of n that rank r sums up for all, where a tensor is not divided: as equal as can be. */
+MT_FN Shard shard_of_sum(int64_t n, int world, int r) {
+    const int64_t each = n / world, more = n % world;
+    Shard s;
+    s.first = r * each + (r < more ? r : more);
+    s.count = each + (r < more);
+    return s;
+}
+
 #endif

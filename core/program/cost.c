@@ -1,4 +1,4 @@
-/* What an op costs, for estimates: floating-point operations, and bytes read and written. */
+/* What an op costs, for estimates: floating-point operations, bytes read and written; and what a step's ops exchange. */
 #include <math.h>
 
 #include "rule.h"
@@ -18,4 +18,24 @@ void op_cost(const Program *p, Op *op) {
     }
     op->flops = rule->flops ? rule->flops(&o) : largest;
     op->traffic = op->kind == OP_view ? 0 : bytes;
+}
+
+Transfer program_transfer(const Program *p, MeshAxis axis) {
+    Transfer sum = {0, 0, 0, 0};
+    int64_t bucket = 0, rounds = 0; /* the open bucket, and the rounds that are counted of it */
+    for (int i = 0; i < p->n_ops; i++) {
+        const Transfer one = op_transfer(p, &p->ops[i]);
+        const CollectiveAttr *a = &p->ops[i].attr.collective;
+        const int64_t times = i < p->body_end ? p->micro_batches : 1;
+        if (!one.calls || a->axis != axis) continue;
+        const bool again = a->bucket && a->bucket == bucket;
+        if (!again) rounds = 0;
+        bucket = a->bucket;
+        sum.sent += times * one.sent;
+        sum.received += times * one.received;
+        sum.calls += again ? 0 : times;
+        sum.rounds += times * max_i64(one.rounds - rounds, 0);
+        rounds = max_i64(rounds, one.rounds);
+    }
+    return sum;
 }

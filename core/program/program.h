@@ -193,6 +193,15 @@ int program_whole_numbers(Program *p, const char *name, Shape shape, int32_t **v
 /* Fills in op->flops and op->traffic. All operands that are not optional must be there. */
 void op_cost(const Program *p, Op *op);
 
+/* What a rank exchanges with the others, in bytes; what it keeps for itself does not count. rounds: how often all ranks hand
+ * their parts on to all others: twice for a sum that all get (the parts of its terms, then the sums), else once. calls: of the
+ * library that does it. Ops of one bucket are one call, with the rounds of that which has most. */
+typedef struct Transfer { int64_t sent, received, calls, rounds; } Transfer;
+/* Of one collective op (0 for any other); and of a step, with all its micro-batches, among the ranks along that axis. The
+ * algorithm is that of kernels/cpu/collective.c; a ring sends as much. */
+Transfer op_transfer(const Program *p, const Op *op);
+Transfer program_transfer(const Program *p, MeshAxis axis);
+
 /* The verifier. Operands are there and in range, written before they are read, and by one op unless UPDATED; shapes and
  * types fit the op; no op reads storage that was overwritten; ops after the body read no temporaries of it if it runs
  * several times. after: the name of the pass that ran. ERR_INTERNAL names the op; ERR_HOST_MEMORY, as where

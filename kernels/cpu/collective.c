@@ -47,12 +47,6 @@ static void sum_up(const View *y, int64_t from, const void *parts, int64_t n, in
 
 /* ---- y = sum of x; x may be y */
 
-/* The elements of a piece that rank r sums up, of n: as equal as can be. */
-static Shard part_of(int64_t n, int world, int r) {
-    const int64_t each = n / world, more = n % world;
-    return (Shard){r * each + min_i64(r, more), each + (r < more)};
-}
-
 /* Elements of a piece */
 static int64_t piece_of(const View *y, int world, size_t limit) {
     const int64_t fit = (int64_t)(limit / dtype_size(y->dtype)) / world, part = max_i64(LEAST_PART, fit);
@@ -62,9 +56,9 @@ static int64_t piece_of(const View *y, int world, size_t limit) {
 static int reduce_piece(const KArgs *a, const View *x, const View *y, int64_t from, int64_t n, const Sizes *s, Err *e) {
     Comm *comm = comm_of(a);
     const size_t size = dtype_size(y->dtype);
-    const Shard own = part_of(n, comm->world, comm->rank);
+    const Shard own = shard_of_sum(n, comm->world, comm->rank);
     for (int r = 0; r < comm->world; r++) {
-        const Shard part = part_of(n, comm->world, r);
+        const Shard part = shard_of_sum(n, comm->world, r);
         s->at[r] = (size_t)part.first * size;
         s->bytes[r] = (size_t)part.count * size;
         s->own[r] = (size_t)own.count * size;

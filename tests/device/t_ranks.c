@@ -36,7 +36,9 @@ static const struct { const char *name, *text; Shape input; } nets[] = {
 typedef struct Result {
     float loss[STEPS];
     int64_t n;               /* numbers of all parameters */
-    size_t peak, predicted, weights, optimizer, sent;
+    size_t peak, predicted, weights, optimizer;
+    size_t sent[MESH_AXES];       /* to the others along each axis, in all steps */
+    Transfer transfer[MESH_AXES]; /* predicted, of a step */
     char problem[256];
     float number[NUMBERS];
 } Result;
@@ -79,9 +81,8 @@ static int train_steps(Runtime *r, const Training *t, const Program *p, Comm *co
     out->peak = runtime_ledger(r)->peak.held;
     out->weights = runtime_ledger(r)->category[CAT_WEIGHTS];
     out->optimizer = runtime_ledger(r)->category[CAT_OPTIMIZER];
-    out->sent = 0;
     for (int axis = 0; axis < MESH_AXES; axis++)
-        if (comm[axis]) out->sent += ((ForkComm *)comm[axis])->shared->sent[comm[axis]->rank];
+        out->sent[axis] = comm[axis] ? ((ForkComm *)comm[axis])->shared->sent[comm[axis]->rank] : 0;
     return code ? code : read_parameters(r, t->net, out, e);
 }
 
@@ -118,6 +119,7 @@ static int train(int rank, Comm *const comm[MESH_AXES], void *arg) {
     if (!code) code = runtime_open(device, s.allocator, 0, &job, 1, 7, 0, &r, &e);
     if (!code) {
         out->predicted = found.peak.held;
+        for (int axis = 0; axis < MESH_AXES; axis++) out->transfer[axis] = program_transfer(p, (MeshAxis)axis);
         code = train_steps(r, t, p, comm, out, &e);
     }
     const int closed = runtime_close_checked(r, code ? NULL : &e);
@@ -162,6 +164,17 @@ static bool as_predicted(int world) {
     return true;
 }
 
+/* Each rank has sent as many bytes along the axis as predicted, and what all send together all receive. */
+static bool sent_as_predicted(int world, MeshAxis axis) {
+    int64_t sent = 0, received = 0;
+    for (int r = 0; r < world; r++) {
+        if ((int64_t)results[r].sent[axis] != STEPS * results[r].transfer[axis].sent) return false;
+        sent += results[r].transfer[axis].sent;
+        received += results[r].transfer[axis].received;
+    }
+    return sent == received;
+}
+
 static void compare(const char *device, const Network *net, const char *name, int world, const Settings *s) {
     Training one = {"cpu", net, *s, alone}, many = {device, net, *s, results};
     const int tensor = s->mesh.tensor, data = world / tensor;
@@ -189,6 +202,13 @@ static void compare(const char *device, const Network *net, const char *name, in
            results[0].optimizer, alone->optimizer);
     if (!ok(as_predicted(world), "%s: predicted is measured on every rank", what))
         for (int r = 0; r < world; r++) printf("# rank %d: predicted %zu, measured %zu\n", r, results[r].predicted, results[r].peak);
+    if (strcmp(device, "cpu")) return; /* NCCL sends by itself */
+    if (!ok(sent_as_predicted(world, MESH_DATA) && sent_as_predicted(world, MESH_TENSOR) &&
+                (results[0].sent[MESH_DATA] > 0) == (data > 1), "%s: as many bytes are sent as predicted", what))
+        for (int r = 0; r < world; r++)
+            for (int axis = 0; axis < MESH_AXES; axis++)
+                printf("# rank %d, axis %d: predicted %d x %lld, sent %zu\n", r, axis, STEPS,
+                       (long long)results[r].transfer[axis].sent, results[r].sent[axis]);
 }
 
 static const int worlds[] = {2, 3, 4};

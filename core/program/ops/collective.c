@@ -30,3 +30,37 @@ const OpRule rule_reduce_scatter = {reduce_scatter_fits, NULL, NULL, show};
 const OpRule rule_all_gather = {all_gather_fits, NULL, NULL, show};
 const OpRule rule_all_gather_ = {all_gather__fits, NULL, NULL, show};
 const OpRule rule_any_overflow = {NULL, NULL, NULL, show};
+
+/* ---- what a rank sends and receives */
+
+/* In bytes: a tensor, and the rank's part of it. */
+typedef struct Part { int64_t whole, own; } Part;
+
+/* Its part is a shard; or, of a sum that all get, what it sums up. */
+static Part part_of(const Buf *b, const CollectiveAttr *a, bool divided) {
+    const int64_t n = shape_elements(&b->shape), size = (int64_t)dtype_size(b->dtype);
+    const Shard own = divided ? shard_of(n, a->world, a->rank) : shard_of_sum(n, a->world, a->rank);
+    return (Part){n * size, own.count * size};
+}
+
+/* Each rank sends the parts that the others sum up, and gets theirs of its own. */
+static Transfer scattered(Part p, int world) { return (Transfer){p.whole - p.own, (world - 1) * p.own, 1, 1}; }
+/* Each rank sends its part to all others. */
+static Transfer gathered(Part p, int world) { return (Transfer){(world - 1) * p.own, p.whole - p.own, 1, 1}; }
+
+static Transfer summed(Part p, int world) {
+    const Transfer terms = scattered(p, world), sums = gathered(p, world);
+    return (Transfer){terms.sent + sums.sent, terms.received + sums.received, 1, 2};
+}
+
+Transfer op_transfer(const Program *p, const Op *op) {
+    const CollectiveAttr *a = &op->attr.collective;
+    const int64_t flag = sizeof(int32_t);
+    switch (op->kind) {
+    case OP_all_reduce: case OP_all_reduce_: return summed(part_of(&p->bufs[op->out[0]], a, false), a->world);
+    case OP_reduce_scatter: return scattered(part_of(&p->bufs[op->in[0]], a, true), a->world);
+    case OP_all_gather: case OP_all_gather_: return gathered(part_of(&p->bufs[op->out[0]], a, true), a->world);
+    case OP_any_overflow: return gathered((Part){a->world * flag, flag}, a->world);
+    default: return (Transfer){0, 0, 0, 0};
+    }
+}

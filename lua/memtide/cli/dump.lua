@@ -10,7 +10,7 @@ local step = require "memtide.picture.step"
 local util = require "memtide.base.util"
 
 local dump = {words = "SCRIPT [-- ARGS]", text = "the step program of the first cell as text, of trainings one after the other",
-  options = {options.CELL, options.json,
+  options = {options.CELL, options.rank, options.json,
     {name = "passes", text = "the program after each pass"},
     {name = "network", text = "the layers instead of the program"},
     options.snapshot, options.perfetto,

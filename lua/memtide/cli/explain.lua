@@ -14,7 +14,7 @@ local COUNTINGS = table.concat(countings.names, " ")
 
 local explain = {words = "SCRIPT [-- ARGS]",
   text = "the memory of the first cell by hand: a row per layer, totals per category",
-  options = {options.csv, options.CELL, options.depth, options.json,
+  options = {options.csv, options.CELL, options.rank, options.depth, options.json,
     {name = "counting", argument = "NAME", completes = {words = COUNTINGS},
       text = "whose outputs are counted by hand: outputs, article or table (default: the script's, or outputs)"}}}
 

@@ -7,6 +7,7 @@ local estimate = require "memtide.sweep.estimate"
 local experiments = require "memtide.sweep.experiment"
 local fit_methods = require "memtide.cli.fit_methods"
 local fit_pytorch = require "memtide.cli.fit_pytorch"
+local fit_ranks = require "memtide.cli.fit_ranks"
 local max_batch = require "memtide.sweep.max_batch"
 local options = require "memtide.cli.options"
 local report = require "memtide.results.report"
@@ -18,7 +19,12 @@ local util = require "memtide.base.util"
 
 local fit = {words = "SCRIPT [-- ARGS]",
   text = "the largest batch that fits, for every combination of techniques, and its time",
-  options = {options.csv, options.PLAN, options.json, fit_methods.options}, check = fit_methods.check}
+  options = {options.csv, options.PLAN, options.json, fit_methods.options, fit_ranks.options}}
+
+function fit.check(given)
+  fit_methods.check(given)
+  fit_ranks.check(given)
+end
 
 -- Settings whose other values are tried unless the script sweeps them: first those that also matter in evaluation.
 local ALWAYS = {precision = true}
@@ -104,7 +110,7 @@ end
 local function seconds_per_sample(self, found, measured, rates)
   local v, texts = self.values, {model = self.model_name}
   for _, setting in ipairs(SAME) do texts[setting.name] = settings.text(v[setting.name]) end
-  local row, samples = measured[key_of(texts)], found.batch * v.accumulate
+  local row, samples = measured[key_of(texts)], found.batch * v.accumulate * cell.mesh(self).data
   local relative = estimate.relative(found.cost) / samples
   if row then return row.seconds, "measured", relative end
   local step = rates:step(found.cost)
@@ -121,7 +127,7 @@ local function solve(self, room, measured, rates)
   if not room then error(util.failure("fit: --memory is missing: the size of the device is not known", "usage"), 0) end
   local found, more = max_batch.largest(self, room)
   local v = self.values
-  local line = {case = v.case, batch = found.batch, effective_batch = found.batch * v.accumulate, bytes = found.bytes,
+  local line = {case = v.case, batch = found.batch, effective_batch = found.batch * v.accumulate * cell.mesh(self).data, bytes = found.bytes,
     next_bytes = more and more.bytes, room = room}
   line.emulated = cell.emulated(self)
   v.batch = math.max(found.batch, 1)
@@ -207,11 +213,12 @@ local function show(lines, names, has_cases)
     if not line.idle then out[#out + 1] = texts_of(line, names, has_cases) end
   end
   for _, text in ipairs(report.columns(out)) do print(text) end
-  print("effective = batch x accumulate; *: no line with as large a batch is as fast")
+  print("effective = batch x accumulate, of all ranks; *: no line with as large a batch is as fast")
 end
 
 function fit.run(experiment, given)
   if given.method then return fit_methods.run(experiment, given) end
+  if given.world then return fit_ranks.run(experiment, given) end
   selection.new(experiment, nil, given) -- applies what the command line changes
   if is_axis(experiment, "framework") then
     util.fail_usage "fit: the script sweeps framework: choose one of them with --set framework=memtide or pytorch"

@@ -2,6 +2,7 @@
 -- each card, in memtide's own step and in PyTorch's (transformers, PEFT, bitsandbytes), with and without checkpoints.
 local cards = require "memtide.net.cards"
 local csv = require "memtide.results.csv"
+local fit_ranks = require "memtide.cli.fit_ranks"
 local literal = require "memtide.base.literal"
 local max_batch = require "memtide.sweep.max_batch"
 local options = require "memtide.cli.options"
@@ -67,7 +68,7 @@ methods.options = {
   {name = "method", argument = "M,M", take = take_method, completes = {words = table.concat(NAMES, " ")},
     text = "fine-tuning: the largest batch by each of full, lora, qlora, with --seq on the cards of --device"},
   {name = "seq", argument = "N,N", take = take_seq, text = "with --method: tokens of a sample (default: the script's)"},
-  {name = "rank", argument = "N", take = options.whole("rank", 1), text = "with --method: r of the adapters (16)"},
+  options.rank,
   {name = "target", argument = "NAME,NAME", text = "with --method: the layers that have adapters (all-linear)"},
 }
 
@@ -76,6 +77,7 @@ function methods.check(given)
   for _, name in ipairs{"seq", "rank", "target"} do
     if given[name] and not given.method then util.fail_usage("--%s: expected --method beside it", name) end
   end
+  if given.rank == 0 then util.fail_usage '--rank: expected a whole number of at least 1, found "0"' end
 end
 
 -- ---- the cells
@@ -84,6 +86,29 @@ local function adapters_of(given)
   local target = given.target and words_of(given.target) or "all-linear"
   local rank = given.rank or 16
   return {r = rank, lora_alpha = 2 * rank, lora_dropout = 0.05, target_modules = target}
+end
+
+-- The columns of the lines: of several ranks how many, and the stage, too
+local function columns_of(given)
+  local columns = table.move(COLUMNS, 1, #COLUMNS, 1, {})
+  return given.world and table.move({"world", "zero"}, 1, 2, #columns + 1, columns) or columns
+end
+
+-- The steps that are asked about: of several ranks memtide's own
+local function steps_of(given)
+  if not given.world then return STEPS end
+  local own = {}
+  for _, step in ipairs(STEPS) do if step.framework == "memtide" then own[#own + 1] = step end end
+  return own
+end
+
+-- {{world =, zero =}, ...}: one rank, unless --world says other numbers
+local function ranks_of(given)
+  local list = {}
+  for _, world in ipairs(given.world or {1}) do
+    for _, zero in ipairs(given.world and fit_ranks.stages(given) or {0}) do list[#list + 1] = {world = world, zero = zero} end
+  end
+  return list
 end
 
 -- Which of the script's options says how many tokens a sample has; nil: none does
@@ -109,14 +134,14 @@ local function limit_of(step, device, room)
   return sure + (cards.context(device) or 0)
 end
 
--- The largest batch of one step -> {COLUMNS' names}
+-- The largest batch of one step -> {COLUMNS' names}. values: of the cell, world and zero among them
 local function line_of(one, now, step, values, device, room)
   local v = literal.copy(one.values)
   for key, value in pairs(values) do v[key] = value end
   v.framework, v.checkpoint, v.batch = step.framework, step.checkpoint, 1
   v.device = step.framework == "pytorch" and device or one.values.device
   local line = {card = cards.name(device), method = now.method, framework = step.framework, checkpoint = step.checkpoint,
-    room = room, step = step}
+    room = room, step = step, world = values.world, zero = values.zero}
   local found, more = max_batch.largest({experiment = one.experiment, values = v, name = one.name}, limit_of(step, device, room))
   line.batch, line.bytes, line.next_bytes = found.batch, found.bytes, more and more.bytes
   return line
@@ -139,10 +164,14 @@ local function solve(experiment, given, devices)
     for _, method in ipairs(given.method) do
       now.method = method
       for _, tokens in ipairs(given.seq or {length and one.values[length] or 0}) do
-        for _, step in ipairs(STEPS) do
-          local line = line_of(one, now, step, length and {[length] = tokens} or {}, device, room_of(device, given.memory))
-          line.tokens = length and tokens or nil
-          lines[#lines + 1] = line
+        for _, ranks in ipairs(ranks_of(given)) do
+          for _, step in ipairs(steps_of(given)) do
+            local values = {world = ranks.world, zero = ranks.zero}
+            if length then values[length] = tokens end
+            local line = line_of(one, now, step, values, device, room_of(device, given.memory))
+            line.tokens = length and tokens or nil
+            lines[#lines + 1] = line
+          end
         end
       end
     end
@@ -152,31 +181,48 @@ end
 
 -- ---- the table
 
-local function text_of(line)
-  if line.batch == 0 then return "-, " .. util.show_bytes(line.next_bytes) end
-  return ("%d, %s"):format(line.batch, util.show_bytes(line.bytes))
+-- "8 ranks with zero 3": the smallest number of ranks that holds the step, with the least stage that does; nil: none does
+local function smallest(lines, step)
+  local least
+  for _, line in ipairs(lines) do
+    if line.step == step and line.batch > 0 and (not least or line.world < least.world) then least = line end
+  end
+  return least and ("%d rank%s with zero %d"):format(least.world, least.world == 1 and "" or "s", least.zero)
+end
+
+-- What holds each method with the fewest ranks: the lines of one card, method and length
+local function show_smallest(lines, steps)
+  for _, step in ipairs(steps) do
+    print(("%s, %s, %s: %s"):format(lines[1].card, lines[1].method, step.title, smallest(lines, step) or "none of these holds it"))
+  end
 end
 
 local function show(experiment, given, lines, values)
   local adapters = adapters_of(given)
   local target = type(adapters.target_modules) == "table" and table.concat(adapters.target_modules, ", ") or adapters.target_modules
   print(("%s: the largest batch, and its bytes; -: not one sample, which needs so many"):format(experiment.base.name))
+  local steps, several = steps_of(given), given.world ~= nil
   local head, out = {"card", "memory", "method", "tokens"}, {}
-  for i, step in ipairs(STEPS) do head[4 + i] = step.title end
+  if several then table.move({"ranks", "zero"}, 1, 2, 5, head) end
+  for _, step in ipairs(steps) do head[#head + 1] = step.title end
   out[1] = head
-  for i = 1, #lines, #STEPS do
+  for i = 1, #lines, #steps do
     local line = lines[i]
     local row = {line.card, util.show_bytes(line.room), line.method, tostring(line.tokens or "")}
-    for k = 1, #STEPS do row[4 + k] = text_of(lines[i + k - 1]) end
+    if several then row[5], row[6] = tostring(line.world), tostring(line.zero) end
+    for k = 1, #steps do row[#row + 1] = fit_ranks.text_of(lines[i + k - 1]) end
     out[#out + 1] = row
   end
   for _, text in ipairs(report.columns(out, {true, [3] = true})) do print(text) end
+  local each = #ranks_of(given) * #steps -- lines of one card, method and length
+  for i = 1, several and #lines or 0, each do show_smallest(table.move(lines, i, i + each - 1, 1, {}), steps) end
   print(("\nprecision = %s, %s"):format(values.precision, tostring(values.optimizer)))
   for _, method in ipairs(METHODS) do print(("%-6s %s"):format(method.name, method.text)) end
   print(("adapters: r = %d, lora_alpha = %d, lora_dropout = %g, target_modules = %s"):format(adapters.r, adapters.lora_alpha,
     adapters.lora_dropout, target))
-  print "memtide: its own step, as this CPU's libraries need it. PyTorch: transformers' with PEFT and bitsandbytes, max_memory_reserved;\z
-    \nbeside it there is room for its error and the largest context of a process (docs/pytorch.md)."
+  print(several and "memtide: its own step, as this CPU's libraries need it." or
+    "memtide: its own step, as this CPU's libraries need it. PyTorch: transformers' with PEFT and bitsandbytes, max_memory_reserved;\z
+    \nbeside it there is room for its error and the largest context of a process (docs/pytorch.md).")
 end
 
 function methods.run(experiment, given)
@@ -184,9 +230,9 @@ function methods.run(experiment, given)
   if not devices then util.fail_usage('fit: --method: expected cards such as --device pytorch:rtx4090, found "%s"', given.device) end
   local lines, values = solve(experiment, given, devices)
   if given.json then
-    for _, line in ipairs(lines) do util.must_write("standard output", io.stdout:write(report.json(line, COLUMNS), "\n")) end
+    for _, line in ipairs(lines) do util.must_write("standard output", io.stdout:write(report.json(line, columns_of(given)), "\n")) end
   elseif given.csv ~= "-" then show(experiment, given, lines, values) end
-  if given.csv then csv.write(given.csv, COLUMNS, lines) end
+  if given.csv then csv.write(given.csv, columns_of(given), lines) end
   return 0
 end
 

@@ -92,6 +92,8 @@ options.perfetto = {name = "perfetto", argument = "FILE.json", completes = {file
   text = "the step as a trace for ui.perfetto.dev and chrome://tracing: ops, and the tide as counters: docs/pictures.md"}
 options.gpu = {name = "gpu", argument = "N", take = options.whole("gpu", 0),
   text = "of a recording of several GPUs this one (default: the first that has events)"}
+options.rank = {name = "rank", argument = "N", take = options.whole("rank", 0),
+  text = "dump, explain: of a training on several ranks the step of this one (0); fit --method: r of the adapters (16)"}
 options.markdown = {name = "markdown", text = "the table at the end as Markdown"}
 
 options.steps = {name = "steps", argument = "N", take = options.whole("steps", 1), text = "timed steps of each cell"}

@@ -126,8 +126,9 @@ local OF_RESULT = {
       "expected %s less %s, found %s", v.device_used_bytes, v.reserved_bytes, v.untracked_bytes
   end},
   {"effective_batch", function(v)
-    return v.effective_batch == v.batch * v.accumulate, "expected %s times %s, found %s", v.batch, v.accumulate,
-      v.effective_batch
+    local parts = cell.mesh{values = v}.data -- of a batch, one for each rank that has samples of its own
+    return v.effective_batch == v.batch * v.accumulate * parts, "expected %s times %s%s, found %s", v.batch, v.accumulate,
+      parts > 1 and " times " .. parts or "", v.effective_batch
   end},
   {"step_ms", function(v, measured)
     return not measured or v.steps and v.step_ms and v.step_ms_min <= v.step_ms and v.step_ms <= v.step_ms_p90,

@@ -5,6 +5,7 @@ local data = require "memtide.net.data"
 local exponents = require "memtide.net.exponents"
 local inputs = require "memtide.net.inputs"
 local iterator = require "memtide.net.iterator"
+local links = require "memtide.net.links"
 local measure = require "memtide.results.measure"
 local nn = require "memtide.net.nn"
 local optim = require "memtide.net.optim"
@@ -292,6 +293,7 @@ end
 function cell.build(self)
   local v = self.values
   cards.settle(v, self.experiment:says "framework")
+  if self.experiment:says "link" then links.of(v.link) end -- raises where it is none
   cell.count_steps(self)
   if v.trainings or v.round then build_several(self) else build_one(self) end
   return self
@@ -377,56 +379,65 @@ function cell.differences(a, b)
   return out
 end
 
--- The program that evaluates the test data; nil: there are none.
-local function evaluation(self)
-  if not self.values.test_data or self.values.mode == "eval" then return nil end
-  local wanted = settings.for_evaluation(self.values)
-  wanted.rank = self.rank
-  return util.must(core.compile(self.network, wanted, cell.device(self.values.device)))
-end
-
 -- PyTorch's step on the cell's card stands in the program's place: it is predicted, and never run.
 local function compile_eager(self)
   local v = self.values
   local trace, text, code = core.eager(self.network, settings.for_core(v), cards.name(v.device))
   if not trace then error(util.failure(text, code), 0) end
-  self.program, self.settings = trace, v
-  self.trainings[1].program = trace
-  self.prediction = cell.predict(self, self.memory)
-  return self
+  return {trace}
 end
 
--- The programs of the cell's trainings, the first as self.program, and their prediction; `passes`: the text of each
--- training's program after each pass as well.
-function cell.compile(self, passes)
-  assert(self.network and self.values.batch ~= "max")
-  local v = self.values
+-- The programs of that rank, which share the cell's runtime: of its trainings, then that which evaluates the test data, if
+-- there are any. wanted: the text of each training's program after each pass is kept as well.
+local function compile_rank(self, rank, wanted)
+  local v, list = self.values, {}
   if v.framework == "pytorch" then return compile_eager(self) end
-  for _, one in ipairs(self.trainings) do
-    local wanted = self.round and trainings.settings(one) or settings.for_core(v)
-    wanted.rank = self.rank
-    local program, text, code = core.compile(one.network, wanted, cell.device(v.device), passes)
+  local function add(network, given, passes)
+    given.rank = rank
+    local program, text, code = core.compile(network, given, cell.device(v.device), passes)
     if not program then error(util.failure(text, code), 0) end
-    one.program, one.passes = program, text
+    list[#list + 1] = program
+    return text
   end
-  self.program, self.settings, self.eval = self.trainings[1].program, v, evaluation(self)
-  self.prediction = cell.predict(self, self.memory)
-  return self
-end
-
--- The programs that share the cell's runtime: of its trainings, then that which evaluates the test data
-local function programs_of(self)
-  local list = {}
-  for i, one in ipairs(self.trainings) do list[i] = one.program end
-  list[#list + 1] = self.eval
+  for _, one in ipairs(self.trainings) do
+    local text = add(one.network, self.round and trainings.settings(one) or settings.for_core(v), wanted)
+    if wanted then one.passes = text end
+  end
+  if v.test_data and v.mode ~= "eval" then add(self.network, settings.for_evaluation(v)) end
   return list
 end
 
--- What f(program, part of its step) gives, summed over the calls of one step: of all its results
-local function sum_of_calls(self, f)
+-- Sets self.alike: {{rank, count, programs}, ...}, a class for ranks that are alike, each with the programs of its first rank.
+-- The first class is that of self.rank, and the only one where that is given.
+local function compile_ranks(self, passes)
+  local programs = compile_rank(self, self.rank or 0, passes)
+  self.alike = {{rank = self.rank or 0, count = 1, programs = programs}}
+  if self.values.world == 1 or self.rank or self.values.framework == "pytorch" then return end
+  for i, class in ipairs(util.must(programs[1]:alike{with = table.move(programs, 2, #programs, 1, {})})) do
+    class.programs = i == 1 and programs or compile_rank(self, class.rank)
+    self.alike[i] = class
+  end
+end
+
+-- The programs of the cell's trainings, the first as self.program, and their prediction; `passes`: the text of each
+-- training's program after each pass as well. self.rank: which of several ranks they are for; nil: the prediction is that of
+-- the rank which needs most, and the programs are those of the first.
+function cell.compile(self, passes)
+  assert(self.network and self.values.batch ~= "max")
+  compile_ranks(self, passes)
+  local programs = self.alike[1].programs
+  for i, one in ipairs(self.trainings) do one.program = programs[i] end
+  self.program, self.settings, self.eval = programs[1], self.values, programs[#self.trainings + 1]
+  self.prediction = cell.predict(self, self.memory)
+  return self
+end
+
+-- What f(program, part of its step) gives, summed over the calls of one step: of all its results. programs: of a rank, nil:
+-- the first
+local function sum_of_calls(self, f, programs)
   local sums = {}
   for _, call in ipairs(self.round and self.round.plan or {{1, "step"}}) do
-    local found = {f(self.trainings[call[1]].program, call[2])}
+    local found = {f((programs or self.alike[1].programs)[call[1]], call[2])}
     for i, x in ipairs(found) do sums[i] = (sums[i] or 0) + x end
   end
   return table.unpack(sums)
@@ -440,6 +451,33 @@ end
 -- Seconds that a step takes at least; see program:floor
 function cell.floor(self, operations, bytes)
   return sum_of_calls(self, function(program, which) return program:floor(operations, bytes, which) end)
+end
+
+-- Of that class of ranks: bytes that one sends in a step, and the time by the model of links.lua, 0 where `known` is nil
+local function transfer_of(self, class, known)
+  local sent, seconds = 0, 0
+  for axis, group in pairs(class.programs[1]:transfer()) do
+    group.sent, group.calls, group.rounds = sum_of_calls(self, function(program)
+      local one = program:transfer()[axis]
+      return one.sent, one.calls, one.rounds
+    end, class.programs)
+    sent, seconds = sent + group.sent, seconds + (known and links.seconds(known, group) or 0)
+  end
+  return sent, seconds
+end
+
+-- Bytes that one rank sends to others in a step, of the rank that sends most, and the seconds that this takes by the model of
+-- links.lua, of that which takes longest (nil: the links are not known). nil: there is one rank.
+function cell.transfer(self)
+  local v, most, longest = self.values, 0, 0
+  if v.world == 1 or v.framework == "pytorch" then return nil end
+  local info = cell.device(v.device):info()
+  local known = links.of(v.link, info and info.name)
+  for _, class in ipairs(self.alike) do
+    local sent, seconds = transfer_of(self, class, known)
+    most, longest = math.max(most, sent), math.max(longest, seconds)
+  end
+  return most, known and longest
 end
 
 -- Bytes of memory that the cell may use: --memory, or all that the device has; nil: not known. And how much of it is
@@ -473,14 +511,27 @@ end
 -- The step of one of the compiled cell's trainings: lua/bind_step.c
 function cell.step(self, training) return util.must(training.program:step(conditions(self, self.memory))) end
 
--- The prediction of the compiled cell; limit: bytes of memory, nil: no limit. self.estimate: "least" or "most" of sizes of
--- PyTorch's step that only cuDNN knows; nil: what is likely.
-function cell.predict(self, limit)
-  local programs = programs_of(self)
+-- The prediction of one rank's programs
+local function predict_rank(self, programs, limit)
   local asked = conditions(self, limit)
   asked.allocator, asked.steps, asked.calls = self.values.allocator, self.warmup + self.steps, self.round and self.round.plan
   asked.with = table.move(programs, 2, #programs, 1, {})
-  return with_names(self, util.must(self.program:predict(asked)))
+  return with_names(self, util.must(programs[1]:predict(asked)))
+end
+
+-- The prediction of the compiled cell; limit: bytes of memory, nil: no limit. self.estimate: "least" or "most" of sizes of
+-- PyTorch's step that only cuDNN knows; nil: what is likely. Of several ranks that of the one which needs most, the first of
+-- them, or does not fit; rank: which it is; sum: bytes that all need together, nil: a rank does not fit.
+function cell.predict(self, limit)
+  local most, sum = nil, 0
+  for _, class in ipairs(self.alike) do
+    local found = predict_rank(self, class.programs, limit)
+    found.rank, sum = class.rank, sum + class.count * cell.needs(found)
+    if not found.fits then return found end
+    if not most or cell.needs(found) > cell.needs(most) then most = found end
+  end
+  most.sum = sum
+  return most
 end
 
 -- Bytes of the device that a prediction comes to: of PyTorch's step also what its allocator holds beside tensors, and
@@ -626,7 +677,7 @@ function cell.run(self, progress)
   local v = self.values
   local device = cell.device(v.device)
   local counted = v.device == "cpu" and process_memory.begin()
-  local runtime, reason, code = core.runtime{programs = programs_of(self), allocator = v.allocator,
+  local runtime, reason, code = core.runtime{programs = self.alike[1].programs, allocator = v.allocator,
     memory = self.memory, seed = self.seed}
   if not runtime then return failed(reason, code) end
   local scope <close> = runtime
@@ -655,12 +706,11 @@ end
 -- Closes the network and programs, drops the data that the cell's function has made, and lets the devices drop states
 -- that were not used lately.
 function cell.release(self)
-  if self.eval then self.eval:close() end
-  for _, one in ipairs(self.trainings or {}) do
-    if one.program then one.program:close() end
-    one.network:close()
+  for _, class in ipairs(self.alike or {}) do
+    for _, program in ipairs(class.programs) do program:close() end
   end
-  self.eval, self.program, self.network, self.trainings, self.round = nil, nil, nil, nil, nil
+  for _, one in ipairs(self.trainings or {}) do one.network:close() end
+  self.alike, self.eval, self.program, self.network, self.trainings, self.round = nil, nil, nil, nil, nil, nil
   if self.make_data then -- the script may hold on to what its function has returned
     self.values.data, self.make_data = self.make_data, nil
     collectgarbage()

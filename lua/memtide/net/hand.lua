@@ -98,8 +98,17 @@ end
 -- {category = function(self, bytes by hand, step's bytes) -> why they differ}
 local REASONS = {}
 
+-- Does the rank have shards, or slices, of what is counted here by hand as a whole?
+local function is_divided(self, category)
+  for _, buf in ipairs(self.program:bufs()) do if buf.category == category and buf.divided then return true end end
+  return false
+end
+
 function REASONS.weights(self)
   local precision = self.settings.precision
+  if is_divided(self, "weights") then
+    return ("rank %d's part of the weights, of their copies too, and those that are whole at %s"):format(self.prediction.rank, self.prediction.peak.op)
+  end
   if precision:find "^amp" then return "16-bit copies that are alive at the peak, beside the fp32 weights" end
   if precision:find "^master" then return "16-bit weights and their fp32 master copies" end
   return "running statistics too, which are no parameters"
@@ -127,6 +136,7 @@ function REASONS.optimizer(self, by_hand, step)
   if paged > 0 then
     return ("%d bytes of states wait in the host's memory, and visit the device for their parameter's update"):format(paged)
   end
+  if is_divided(self, "optimizer") then return ("rank %d's part of the states"):format(self.prediction.rank) end
   return ("%d bytes of step count%s"):format(step - by_hand,
     self.settings.schedule and ", loss scale and learning rate" or " and loss scale")
 end
@@ -184,25 +194,13 @@ function REASONS.other(self)
   return ("the loss%s, and rounding of every tensor to the device's alignment"):format(weights)
 end
 
--- What ranks divide among them
-local DIVIDED = {weights = true, optimizer = true}
-
-local function reason_of(self, name, by_hand, step, counted)
-  if by_hand == step then return "" end
-  local world = self.values.world or 1
-  if DIVIDED[name] and world > 1 and step < by_hand then
-    return ("of those of %d ranks, what rank %d has at %s"):format(world, self.rank or 0, self.prediction.peak.op)
-  end
-  return REASONS[name](self, by_hand, step, counted)
-end
-
 -- {{name =, hand =, step =, reason =}, ...} in bytes, for each category, then the total; sum: of hand.sum; counting: a
 -- name, or nil as above.
 function hand.compare(self, sum, counting)
   local rows, peak, counted = {}, self.prediction.peak, hand.counting(self, counting)
   for i, name in ipairs(categories) do
     local a, s = sum[name], peak.categories[name]
-    rows[i] = {name = name, hand = a, step = s, reason = reason_of(self, name, a, s, counted)}
+    rows[i] = {name = name, hand = a, step = s, reason = a == s and "" or REASONS[name](self, a, s, counted)}
   end
   rows[#rows + 1] = {name = "total", hand = sum.total, step = peak.bytes,
     reason = ("the peak, at %s"):format(peak.op == "" and "the start" or peak.op)}

@@ -68,9 +68,9 @@ end
 -- What the ranks have found: rank 0's, with the memory of that which needs most; the first that is not "ok" gives the status.
 local function joined(found, all)
   local most = 1
-  found.peaks, found.status, found.reason, found.predicted = {}, "ok", nil, 0
+  found.peaks, found.predicted, found.status, found.reason = {}, {}, "ok", nil
   for k, other in ipairs(all) do
-    found.peaks[k], found.predicted = other.memory.peak.bytes, math.max(found.predicted, other.predicted)
+    found.peaks[k], found.predicted[k] = other.memory.peak.bytes, other.predicted
     if found.peaks[k] > found.peaks[most] then most = k end
     if found.status == "ok" and other.status ~= "ok" then
       found.status, found.reason = other.status, ("rank %d: %s"):format(k - 1, other.reason or "")

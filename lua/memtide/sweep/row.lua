@@ -34,6 +34,17 @@ function row.identity(self, id, device)
   return out
 end
 
+-- Further digits of a time are noise, and those of a share nobody reads.
+local function six_digits(x) return tonumber(("%.6g"):format(x)) end
+
+-- The columns of several ranks
+local function rank_columns(self, out, found)
+  local sent, seconds = cell.transfer(self)
+  if not sent then return end
+  out.predicted_peak_rank, out.predicted_sum_bytes, out.predicted_sent_bytes = found.rank, found.sum, sent
+  out.predicted_communication_ms = seconds and six_digits(seconds * 1e3)
+end
+
 -- The columns of the compiled cell's prediction.
 function row.predicted(self)
   local found, info = self.prediction, cell.device(self.values.device):info()
@@ -45,13 +56,11 @@ function row.predicted(self)
     out.predicted_peak_bytes = found.peak.bytes
     peak_columns(out, found.peak)
     out.host_bytes = found.host
+    rank_columns(self, out, found)
     for _, name in ipairs{"max_memory_allocated", "max_memory_reserved", "device_bytes"} do out[name] = found[name] end
   end
   return out
 end
-
--- Further digits of a time are noise, and those of a share nobody reads.
-local function six_digits(x) return tonumber(("%.6g"):format(x)) end
 
 -- Sets the columns of times from the seconds of steps, at least one, of `batch` samples each.
 function row.time_columns(out, seconds, batch)
@@ -62,6 +71,16 @@ function row.time_columns(out, seconds, batch)
   out.steps, out.step_ms, out.step_ms_min = #sorted, six_digits(median * 1e3), six_digits(sorted[1] * 1e3)
   out.step_ms_p90 = six_digits(util.quantile(sorted, 0.9) * 1e3)
   if median > 0 then out.samples_per_s = six_digits(batch / median) end
+end
+
+-- Of the bytes of each rank: the most, the first rank that has them, and the sum
+local function of_ranks(bytes)
+  local most, sum = 1, 0
+  for k, one in ipairs(bytes) do
+    if one > bytes[most] then most = k end
+    sum = sum + one
+  end
+  return bytes[most], most - 1, sum
 end
 
 -- The columns of a run; found: what cell.run has returned.
@@ -80,10 +99,10 @@ function row.measured(self, found)
     out.underflow_share, out.gradient_histogram = six_digits(found.exponents.underflow_share or 0), exponents.text(found.exponents)
   end
   if found.peaks then
-    local sum = 0
-    for _, bytes in ipairs(found.peaks) do sum = sum + bytes end
-    out.predicted_peak_bytes = found.predicted -- ranks have fewer threads than the process that predicted the cell
-    out.peak_rank, out.rank_peaks, out.ranks_bytes = found.peak_rank, table.concat(found.peaks, " "), sum
+    -- ranks have fewer threads than the process that predicted the cell
+    out.predicted_peak_bytes, out.predicted_peak_rank, out.predicted_sum_bytes = of_ranks(found.predicted)
+    out.peak_rank, out.rank_peaks = found.peak_rank, table.concat(found.peaks, " ")
+    out.ranks_bytes = select(3, of_ranks(found.peaks))
   end
   out.test_accuracy, out.loss_scale, out.skipped_steps = found.accuracy, found.loss_scale, found.skipped_steps
   return out
