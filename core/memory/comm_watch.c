@@ -62,7 +62,8 @@ static int watched_split(Comm *c, int color, Comm **out, Err *e) {
 
 static void watched_abort(Comm *c, int status) {
     Comm *in = ((Watched *)c)->inner;
-    in->table->abort(in, status);
+    void (*const end)(Comm *, int) = in->table->abort;
+    end(in, status);
 }
 
 int comm_watch(Comm *inner, volatile sig_atomic_t *inside, Comm **out, Err *e) {
