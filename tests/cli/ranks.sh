@@ -29,6 +29,8 @@ is "$(column modes.csv status | sort -u)" ok "and each rank needs what was predi
 is "$(column modes.csv loss_last | head -5 | sort -u | wc -l)" 1 "two ranks give the loss of one, bit for bit"
 is "$(column modes.csv effective_batch | sort -u)" 16 "and have as many samples"
 is "$(column modes.csv peak_bytes)" "$(column modes.csv predicted_peak_bytes)" "a row has the largest peak, predicted and measured"
+is "$(column modes.csv ranks_bytes)" "$(column modes.csv predicted_sum_bytes)" "the sum of all, too"
+is "$(column modes.csv peak_rank)" "$(column modes.csv predicted_peak_rank)" "of the same rank"
 is "$(column modes.csv rank_peaks | tail -5 | awk 'NF != 2' | wc -l)" 0 "and that of each rank"
 less=$(column modes.csv ranks_bytes | sed -n '2,5p' | sort -rnc 2>&1)
 is "$less" "" "each stage needs less than the one before, or as much"
