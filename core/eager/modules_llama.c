@@ -114,7 +114,7 @@ void llama_models(const Layer *l, const Layer **model) {
 
 void llama_buffers(Eager *g, const Layer *l) {
     eager_where(g, l, NULL);
-    for (int k = 0; k < 2; k++) aten_random(g, "aten::to", SIZE(head_width(l) / 2), buffer_type(g, l));
+    for (int k = 0; k < LLAMA_BUFFERS; k++) g->rotary[g->n_rotary++] = aten_random(g, "aten::to", SIZE(head_width(l) / 2), buffer_type(g, l));
 }
 
 /* ---- LlamaAttention: q, k, v are variables of its forward function */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "ddp.h"
 #include "eager.h"
 #include "modules.h"
 #include "optim.h"
@@ -75,7 +76,8 @@ static void make_model(Loop *l) {
     const Network *net = g->net;
     int n = 0, *order = scratch_new(&g->scratch, (size_t)net->n_params, sizeof *order);
     const Layer **llama = scratch_new(&g->scratch, (size_t)net->n_params, sizeof *llama);
-    if (!order || !llama) return;
+    g->rotary = scratch_new(&g->scratch, LLAMA_BUFFERS * (size_t)net->n_params, sizeof *g->rotary);
+    if (!order || !llama || !g->rotary) return;
     llama_models(net->root, llama);
     g->category = CAT_WEIGHTS;
     in_order(net, 0, 0, order, &n);
@@ -245,8 +247,10 @@ static void run_step(Loop *l) {
         if (l->target.rank >= 0) tensor_set(g, &l->y, aten_random(g, "aten::empty", l->target, l->target_type));
         if (part == 0) zero_grad(l);
         g->grad = g->training = training;
+        if (g->ddp) ddp_forward(g, g->ddp, part + 1 == l->s->accumulate);
         run_forward(l);
         if (training) run_backward(l);
+        if (g->ddp) ddp_backward_ends(g, g->ddp);
         if (l->s->pytorch.drops_loss) tensor_set(g, &l->loss, NULL);
     }
     if (training && !g->scratch.failed) run_optimizer(l);
@@ -278,6 +282,26 @@ static int check_segments(const Network *net, const Settings *s, Err *e) {
     return OK;
 }
 
+/* What wraps the model of a rank that trains with others. */
+static int check_ranks(const Network *net, const Settings *s, Err *e) {
+    bool trains = false;
+    if (s->world == 1 || (s->eval && s->zero < 2)) return OK;
+    if (s->zero > 0)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected zero = 0: ZeroRedundancyOptimizer and fully_shard are "
+                                      "not predicted");
+    if (s->checkpoint == CHECKPOINT_SQRT)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected world = 1 with checkpoint = \"sqrt\": "
+                                      "checkpoint_sequential does not call the model that DistributedDataParallel wraps");
+    for (int i = 0; i < net->n_params; i++) {
+        const Param *p = &net->params[i];
+        trains |= p->trainable && !p->buffer;
+    }
+    if (!trains)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": PyTorch refuses it: DistributedDataParallel expects a parameter that "
+                                      "gets a gradient");
+    return OK;
+}
+
 static int check(const Network *net, const Settings *s, Err *e) {
     int code = llama_check(net->root, e);
     const PrecisionInfo *precision = precision_info(s->precision);
@@ -290,6 +314,7 @@ static int check(const Network *net, const Settings *s, Err *e) {
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
     if (settings_scale_loss(s) && !s->eval && precision->weights == DT_F16)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": torch.amp.GradScaler refuses gradients of fp16");
+    if (check_ranks(net, s, e)) return ERR_SCRIPT;
     if (s->checkpoint == CHECKPOINT_SQRT && check_segments(net, s, e)) return ERR_SCRIPT;
     if (s->checkpoint != CHECKPOINT_SQRT && s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\", \"marked\" or \"sqrt\"");
@@ -346,6 +371,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     g.params = scratch_new(&g.scratch, (size_t)net->n_params, sizeof *g.params);
     if (g.params) {
         make_model(&l);
+        if (!s->eval && s->world > 1) g.ddp = ddp_new(&g, s);
         if (!s->eval) open_optimizer(&l, form_of(s));
     }
     for (int step = 1; step <= steps && !g.scratch.failed && !g.refused && !trace->failed; step++) {
@@ -354,7 +380,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
         run_step(&l);
     }
     if (g.refused)
-        code = layer_error(g.refused, e, "attention = \"%s\": PyTorch refuses it: %s", sdp_backend_text(g.attention), g.why);
+        code = layer_error(g.refused, e, "%s", g.why);
     const bool failed = g.scratch.failed || trace->failed || trace->scratch.failed;
     scratch_release(&g.scratch, NULL);
     if (code) return code;

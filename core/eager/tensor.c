@@ -43,6 +43,12 @@ void eager_where(Eager *g, const Layer *l, const char *node) {
     g->call = -1;
 }
 
+void eager_refuse(Eager *g, const char *why) {
+    if (g->refused) return;
+    g->refused = g->layer ? g->layer : g->net->root;
+    g->why = trace_text(g->trace, why);
+}
+
 static int current_call(Eager *g) {
     if (g->call >= 0) return g->call;
     const char *op = g->op;

@@ -48,6 +48,7 @@ typedef struct Storage { int refs, traced; size_t host; } Storage;
 
 typedef struct Node Node;
 typedef struct Frame Frame;
+typedef struct Ddp Ddp;
 typedef struct Eager Eager;
 
 typedef struct Tensor {
@@ -81,8 +82,8 @@ struct Eager {
     const Card *card;
     const PyTorchVersion *version;
     SdpBackend attention; /* the setting */
-    const Layer *refused; /* the first layer whose op PyTorch would refuse, or NULL */
-    const char *why;      /* ... and its reason */
+    const Layer *refused; /* the layer that is not predicted (eager_refuse), or NULL */
+    const char *why;
     Estimate estimate;    /* what sizes are taken for that cuDNN alone knows */
     Category category;    /* of what is allocated now */
     bool grad;            /* gradients are recorded: not under no_grad, not in the backward pass */
@@ -102,6 +103,9 @@ struct Eager {
     bool uncounted;       /* what is allocated is counted by who allocates it */
     Unit products;        /* that multiply matrices in fp32 */
     Tensor **params;      /* by the network's number */
+    Tensor **rotary;      /* buffers of Llama models, which the network does not know; lent */
+    int n_rotary;
+    Ddp *ddp;             /* what the model is wrapped in, or NULL */
     Tensor *unnamed;      /* stands for a tensor where host memory ran out */
     bool offload;         /* what is saved waits on the host: torch.autograd.graph.save_on_cpu(pin_memory=True) */
     size_t host;          /* bytes of it there now */
@@ -131,6 +135,9 @@ void eager_op(Eager *g, const char *op);
 /* A call that makes a tensor anew in place, of itself and another, which may be NULL. */
 void eager_inplace(Eager *g, const char *op, const Tensor *t, const Tensor *other);
 void eager_where(Eager *g, const Layer *l, const char *node);
+
+/* The step is not predicted: says why, of the layer that runs. The first reason counts. */
+void eager_refuse(Eager *g, const char *why);
 
 /* A new tensor, contiguous; and one with x's sizes whose dimensions lie in x's order, without holes. */
 Tensor *tensor_new(Eager *g, ScalarType type, Size size);

@@ -68,7 +68,8 @@ static int set_one(void *to, const char *name, const char *value, Err *e) {
     const struct { const char *name; Ternary *to; } ternary[] = {
         {"foreach", &o->foreach}, {"fused", &o->fused}, {"set_to_none", &o->set_to_none},
         {"use_reentrant", &o->use_reentrant}, {"channels_last", &o->channels_last},
-        {"cudnn_benchmark", &o->cudnn_benchmark}, {"step_function", &o->step_function}};
+        {"cudnn_benchmark", &o->cudnn_benchmark}, {"step_function", &o->step_function},
+        {"gradient_as_bucket_view", &o->gradient_as_bucket_view}, {"broadcast_buffers", &o->broadcast_buffers}};
     for (size_t i = 0; i < ARRAY_LEN(ternary); i++)
         if (!strcmp(ternary[i].name, name)) return set_ternary(name, ternary[i].to, value, e);
     if (!strcmp(name, "keep")) return set_keep(o, value, e);
@@ -81,8 +82,9 @@ static int set_one(void *to, const char *name, const char *value, Err *e) {
         strcpy(o->version, value);
         return OK;
     }
-    return err_set(e, ERR_SCRIPT, "pytorch: there is no option %s: expected alloc_conf, attention, channels_last, "
-                   "cudnn_benchmark, foreach, fused, keep, resident, set_to_none, step_function, use_reentrant or version", name);
+    return err_set(e, ERR_SCRIPT, "pytorch: there is no option %s: expected alloc_conf, attention, broadcast_buffers, "
+                   "channels_last, cudnn_benchmark, foreach, fused, gradient_as_bucket_view, keep, resident, set_to_none, "
+                   "step_function, use_reentrant or version", name);
 }
 
 int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e) {

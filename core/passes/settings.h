@@ -131,6 +131,7 @@ typedef struct PyTorchOptions {
     char version[8];         /* of PyTorch, "2.15"; "": the newest that is known (core/eager/versions.def) */
     Ternary channels_last;   /* model and x are .to(memory_format=torch.channels_last): false */
     Ternary cudnn_benchmark; /* torch.backends.cudnn.benchmark: false */
+    Ternary gradient_as_bucket_view, broadcast_buffers; /* of DistributedDataParallel: false, true */
     int n_resident;
     int64_t resident[RESIDENTS]; /* bytes of each tensor that the script holds beside the model, before the first step */
     CachingSettings caching; /* alloc_conf: what PYTORCH_CUDA_ALLOC_CONF says */

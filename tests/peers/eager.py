@@ -15,7 +15,8 @@ made), then three steps, each of them
 
 With accumulation, x to backward() is done for each micro-batch, loss divided by their number (under autocast, too),
 and zero_grad() in the first one alone. Gradients are clipped before step(), after scaler.unscale_(optimizer). Evaluation:
-model.eval(), no optimizer, x, y, output and loss under torch.no_grad().
+model.eval(), no optimizer, x, y, output and loss under torch.no_grad(). With world > 1 the model is wrapped, after it has
+been moved, and this is the first rank (ranks.py); all micro-batches but the last are under no_sync().
 
 memtide's side is `memtide dump SCRIPT --set framework=pytorch`, as that version of PyTorch. Between marks both must allocate
 the same sizes in the same order and free the same tensors between two allocations, and the last step must have the same
@@ -39,6 +40,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.checkpoint import checkpoint_sequential
 
 import fakegpu
+import ranks
 from eager_cases import CASES, SHORT, SHORT_OLDER, Experiment
 
 BLOCK = 512
@@ -129,6 +131,11 @@ def steps_of(case):
 
 def run_case(case, watch=contextlib.nullcontext()):
     """Runs it on the fake device, which writes down what happens; see the top. The steps run within `watch`."""
+    with ranks.group(case):
+        return run_rank(case, watch)
+
+
+def run_rank(case, watch):
     device = fakegpu.device
     with without_initialisation():
         model = case.module()
@@ -141,6 +148,7 @@ def run_case(case, watch=contextlib.nullcontext()):
     for _, term in criteria:
         move(term, device, format)
     training = case.mode == "train"
+    wrapped = ranks.wrap(case, model)
     if training:
         optimizer, clip = make_optimizer(case, model)
     else:
@@ -167,7 +175,7 @@ def run_case(case, watch=contextlib.nullcontext()):
     def forward(x):
         if training and case.settings.get("checkpoint") == "sqrt":
             return checkpoint_sequential(model, round(len(model) ** 0.5), *x, use_reentrant=False)
-        return model(*x)
+        return wrapped(*x)
 
     x = [None] * len(case.inputs())
     with watch:
@@ -181,15 +189,16 @@ def run_case(case, watch=contextlib.nullcontext()):
                 y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)
                 if training and part == 0:
                     optimizer.zero_grad(set_to_none=case.pytorch.get("set_to_none", True))
-                attention = ATTENTION.get(case.pytorch.get("attention"))
-                with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None), \
-                        saved(), sdpa_kernel(attention) if attention else contextlib.nullcontext():
-                    output = forward(x)
-                    loss = criterion(output, y)
-                    if case.accumulate > 1:
-                        loss = loss / case.accumulate
-                if training:
-                    (scaler.scale(loss) if scaler else loss).backward()
+                with ranks.unsynced(case, wrapped, part):
+                    attention = ATTENTION.get(case.pytorch.get("attention"))
+                    with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None), \
+                            saved(), sdpa_kernel(attention) if attention else contextlib.nullcontext():
+                        output = forward(x)
+                        loss = criterion(output, y)
+                        if case.accumulate > 1:
+                            loss = loss / case.accumulate
+                    if training:
+                        (scaler.scale(loss) if scaler else loss).backward()
             if training:
                 if clip:
                     if scaler:
@@ -391,7 +400,8 @@ GROUPS = {"mlp": "an MLP: precisions, accumulation, evaluation",
           "": "other small networks: norms, residuals, attention, checkpointing, embedding", "layer_": "one layer each",
           "masked_": "attention with a bias, a window or a cap",
           "loss_": "losses", "optim_": "optimizers, each in foreach, for-loop and fused form", "model_": "`mt.models`",
-          "experiment_": "networks of `experiments/`", "random_": "random graphs"}
+          "experiment_": "networks of `experiments/`", "random_": "random graphs",
+          "ddp_": "a rank of DistributedDataParallel"}
 
 
 @dataclass
