@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "ddp.h"
+#include "fsdp.h"
 #include "reduce.h"
 
 bool tensor_requires_grad(const Tensor *t) { return t && (t->node || t->leaf); }
@@ -106,6 +107,15 @@ void node_output(Eager *g, Node *n, Tensor *y) {
     y->node = n;
     y->output = n->n_out;
     n->out[n->n_out++] = (Meta){y->size, y->type};
+}
+
+void node_hook(Eager *g, const Tensor *y, FsdpUnit *unit) {
+    if (!y->node || !g->grad) return;
+    Hook **last = &y->node->hooks, *hook = scratch_new(&g->scratch, 1, sizeof *hook);
+    if (!hook) return;
+    while (*last) last = &(*last)->next;
+    *hook = (Hook){unit, y->output, NULL};
+    *last = hook;
 }
 
 void node_rebase(Eager *g, Node *n, Tensor *y) {
@@ -210,6 +220,8 @@ static void run_node(Eager *g, Ready *r, Node *n) {
     assert(n->n_next <= NODE_EDGES);
     eager_where(g, n->layer, n->rule->name);
     for (int k = 0; k < n->n_out; k++) any |= n->sent[k] != NULL;
+    for (const Hook *hook = n->hooks; hook; hook = hook->next)
+        if (n->sent[hook->output]) fsdp_pre_backward(g, hook->unit);
     if (any) restore_saved(g, n);
     if (any && g->offload) fetch_saved(g, n);
     if (g->scratch.failed) return;
@@ -264,6 +276,8 @@ void backward(Eager *g, Tensor *loss, Tensor *gradient) {
     }
     if (r.failed) g->scratch.failed = true;
     mem_free(r.heap);
+    eager_where(g, NULL, NULL);
+    if (g->fsdp && !g->scratch.failed) fsdp_backward_ends(g);
     tensor_drop(g, root);
     g->grad = before.grad;
     g->autocast = before.autocast;

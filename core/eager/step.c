@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "ddp.h"
 #include "eager.h"
+#include "fsdp.h"
 #include "modules.h"
 #include "optim.h"
 
@@ -123,7 +124,7 @@ static void open_optimizer(Loop *l, OptimForm form) {
     o->params = scratch_new(&g->scratch, (size_t)g->net->n_params, sizeof *o->params);
     o->states = scratch_new(&g->scratch, (size_t)g->net->n_params, sizeof *o->states);
     for (int i = 0; o->params && i < g->net->n_params; i++)
-        if (g->params[i]->leaf) o->params[o->n++] = g->params[i];
+        if (g->params[i]->leaf) o->params[o->n++] = g->fsdp ? fsdp_shard(g->fsdp, i) : g->params[i];
     if (o->states) optim_open(g, o);
 }
 
@@ -286,12 +287,15 @@ static int check_segments(const Network *net, const Settings *s, Err *e) {
 static int check_ranks(const Network *net, const Settings *s, Err *e) {
     bool trains = false;
     if (s->world == 1 || (s->eval && s->zero < 2)) return OK;
-    if (s->zero > 0)
-        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected zero = 0: ZeroRedundancyOptimizer and fully_shard are "
-                                      "not predicted");
+    if (s->rank >= s->world)
+        return err_set(e, ERR_SCRIPT, "expected rank below world = %d, found %d", s->world, s->rank);
+    if (s->zero == 1)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": zero = 1 is ZeroRedundancyOptimizer, which is not predicted: expected "
+                                      "0, 2 or 3");
     if (s->checkpoint == CHECKPOINT_SQRT)
-        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected world = 1 with checkpoint = \"sqrt\": "
-                                      "checkpoint_sequential does not call the model that DistributedDataParallel wraps");
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected world = 1 with checkpoint = \"sqrt\": checkpoint_sequential "
+                                      "does not call the model that is wrapped");
+    if (s->zero > 1) return fsdp_check(net, s, e);
     for (int i = 0; i < net->n_params; i++) {
         const Param *p = &net->params[i];
         trains |= p->trainable && !p->buffer;
@@ -371,7 +375,8 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     g.params = scratch_new(&g.scratch, (size_t)net->n_params, sizeof *g.params);
     if (g.params) {
         make_model(&l);
-        if (!s->eval && s->world > 1) g.ddp = ddp_new(&g, s);
+        if (s->world > 1 && s->zero > 1) g.fsdp = fsdp_new(&g, s);
+        else if (s->world > 1 && !s->eval) g.ddp = ddp_new(&g, s);
         if (!s->eval) open_optimizer(&l, form_of(s));
     }
     for (int step = 1; step <= steps && !g.scratch.failed && !g.refused && !trace->failed; step++) {

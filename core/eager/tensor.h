@@ -49,6 +49,7 @@ typedef struct Storage { int refs, traced; size_t host; } Storage;
 typedef struct Node Node;
 typedef struct Frame Frame;
 typedef struct Ddp Ddp;
+typedef struct Fsdp Fsdp;
 typedef struct Eager Eager;
 
 typedef struct Tensor {
@@ -106,6 +107,8 @@ struct Eager {
     Tensor **rotary;      /* buffers of Llama models, which the network does not know; lent */
     int n_rotary;
     Ddp *ddp;             /* what the model is wrapped in, or NULL */
+    Fsdp *fsdp;           /* ... or how it is sharded, or NULL */
+    int stream;           /* whose blocks what is allocated now can have */
     Tensor *unnamed;      /* stands for a tensor where host memory ran out */
     bool offload;         /* what is saved waits on the host: torch.autograd.graph.save_on_cpu(pin_memory=True) */
     size_t host;          /* bytes of it there now */
@@ -148,6 +151,8 @@ Tensor *tensor_in_format(Eager *g, ScalarType type, Size size, bool channels_las
 Tensor *tensor_of_operands(Eager *g, ScalarType type, Size size, const Tensor *const *x, int n);
 /* x's storage under other sizes and strides. */
 Tensor *tensor_view(Eager *g, Tensor *x, Size size, const int64_t *stride);
+/* storage.resize_(): what it had goes; 0: nothing comes in its place. */
+void storage_resize(Eager *g, Storage *s, size_t bytes);
 /* A copy of x in the host's memory, which PyTorch takes in powers of 2; what does not lie in order is copied on the device
  * first. Source: torch/autograd/graph.py (save_on_cpu), ATen/native/cuda/Copy.cu (copy_requires_temporaries),
  * ATen/core/CachingHostAllocator.h. */

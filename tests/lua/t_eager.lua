@@ -218,8 +218,6 @@ end
 -- ---- a rank of several: what DistributedDataParallel would refuse
 
 refused("expects a parameter that gets a gradient", "a frozen model of four ranks", "nn.Frozen(nn.Linear(24, 24))", "fp32", "}, world = 4, sweep = {")
-refused("expects a gradient for every parameter", "a parameter of four ranks that no loss asks for", [[nn.Graph{a = nn.Linear(24, 24), b = nn.Linear(24, 24),
-  forward = function(self, x) return self.a(x), self.b(x) end}]], "fp32", "}, world = 4, sweep = {")
 refused("checkpoint_sequential does not call the model", "checkpoint_sequential of four ranks",
   "nn.Sequential{nn.Linear(24, 24), nn.Linear(24, 24)}", "fp32", '}, world = 4, checkpoint = "sqrt", sweep = {')
 refused("expected true or false, found 3", "an option of DistributedDataParallel", "nn.Linear(24, 24)", "fp32", "gradient_as_bucket_view = 3")

@@ -110,6 +110,7 @@ def move(module, device, format):
             fakegpu.flatten_parameters(part)
 
     visit(module)
+    moved.clear()  # fully_shard lets the parameters go, and functions that call themselves live until they are collected
 
 
 def pack_to_cpu(tensor):

@@ -49,6 +49,7 @@ class Case:
     settings: dict = field(default_factory=dict)  # others of memtide alone
     known: str = ""               # why memtide's list is another one
     world: int = 1                # ranks
+    rank: int = 0                 # which of them
     newest_only: bool = False     # memtide does not predict it for older versions of PyTorch
 
     def script(self):
@@ -639,6 +640,17 @@ ranks("mlp_gradients_kept", "ddp_buckets_view", settings=dict(bucket_bytes=1 << 
 ranks("normalised", "ddp_accumulate", accumulate=3)
 ranks("normalised", "ddp_own_buffers", pytorch=dict(broadcast_buffers=False))
 ranks("normalised_eval", "ddp")
+for name in ("mlp convnet normalised residual embedding mlp_amp_bf16 normalised_amp_bf16 mlp_accumulate mlp_gradients_kept checkpointed "
+             "two_inputs optim_sgd_momentum optim_adam_fused optim_adam_forloop optim_adagrad optim_radam optim_nadam optim_rmsprop_centered optim_adadelta "
+             "optim_adamax optim_sgd_nesterov optim_adamw optim_amsgrad model_GPT model_GPT_amp_bf16 model_LeNet "
+             "model_ResNet18 model_VGG11 model_Llama_2_fp32 model_Llama_checkpointed_amp_bf16 model_Llama_accumulate lora_bf16 "
+             "lora_checkpointed_amp_bf16 normalised_eval model_ResNet18_eval").split():
+    ranks(name, "fsdp", settings=dict(zero=3))
+    ranks(name, "fsdp2", world=3, settings=dict(zero=2))
+for name in "mlp model_GPT model_Llama_2_fp32 model_Llama_accumulate residual normalised embedding".split():
+    ranks(name, "fsdp_low", settings=dict(zero=3), pytorch=dict(param_dtype="bfloat16", reduce_dtype="float32"))
+    ranks(name, "fsdp_low2", settings=dict(zero=2), pytorch=dict(param_dtype="bfloat16"))
+    ranks(name, "fsdp_low3", settings=dict(zero=3), pytorch=dict(param_dtype="bfloat16", reduce_dtype="bfloat16"))
 
 # ---- those whose lists stand in tests/peers/eager/, for machines without PyTorch
 
