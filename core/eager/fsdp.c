@@ -134,10 +134,10 @@ int fsdp_check(const Network *net, const Settings *s, Err *e) {
     if (*o->version && strcmp(o->version, "2.15") != 0) return refuse(e, "expected version 2.15");
     if (o->use_reentrant == SAID_TRUE) return refuse(e, "expected use_reentrant = false");
     if (s->offload != OFFLOAD_NONE) return refuse(e, "expected offload = \"none\"");
-    if (!s->eval && settings_scale_loss(s)) return refuse(e, "a loss scale is not predicted");
-    if (!s->eval && s->optimizer.rule.clip_norm > 0) return refuse(e, "clip_norm is not predicted");
-    if (s->optimizer.kind == OPTIM_Rule || s->optimizer.kind == OPTIM_Adafactor || s->optimizer.kind == OPTIM_Lion)
-        return refuse(e, "the optimizers Adafactor, Lion and a script's Rule are not predicted");
+    if (s->optimizer.kind == OPTIM_Rule) return refuse(e, "a script's Rule is not predicted");
+    if (s->optimizer.kind == OPTIM_Adafactor || s->optimizer.kind == OPTIM_Lion ||
+        (s->optimizer.kind == OPTIM_Adagrad && o->fused == SAID_TRUE))
+        return refuse(e, "PyTorch refuses Adafactor, Lion and the fused Adagrad of shards");
     return check_params(net, s, e);
 }
 

@@ -84,7 +84,7 @@ def make_optimizer(case, model):
     if case.optimizer.kind == "Lion":
         import fakebnb
         return fakebnb.bitsandbytes.optim.Lion(model.parameters(), **options), clip
-    return getattr(torch.optim, case.optimizer.kind)(model.parameters(), **options, **chosen), clip
+    return ranks.optimizer(case, model, getattr(torch.optim, case.optimizer.kind), {**options, **chosen}), clip
 
 
 def move(module, device, format):
@@ -564,7 +564,7 @@ def main():
                     (compare_flops if args.flops else compare_events)(name, case, args, folder, report)
             except ImportError as lacking:
                 print(f"{name:32}         left out: {lacking}", flush=True)
-            except (RuntimeError, NotImplementedError) as why:
+            except (RuntimeError, NotImplementedError, ValueError) as why:
                 report.refused(name, str(why).splitlines()[0], memtide_refuses(case, args.memtide, folder))
     if not args.write and not args.short:
         report.end()

@@ -640,8 +640,13 @@ ranks("mlp_gradients_kept", "ddp_buckets_view", settings=dict(bucket_bytes=1 << 
 ranks("normalised", "ddp_accumulate", accumulate=3)
 ranks("normalised", "ddp_own_buffers", pytorch=dict(broadcast_buffers=False))
 ranks("normalised_eval", "ddp")
-for name in ("mlp convnet normalised residual embedding mlp_amp_bf16 normalised_amp_bf16 mlp_accumulate mlp_gradients_kept checkpointed "
-             "two_inputs optim_sgd_momentum optim_adam_fused optim_adam_forloop optim_adagrad optim_radam optim_nadam optim_rmsprop_centered optim_adadelta "
+for name in ("mlp convnet normalised_amp_bf16 mlp_amp_fp16 mlp_accumulate mlp_gradients_kept optim_sgd_momentum optim_sgd_nesterov optim_adam_fused "
+             "optim_adam_forloop optim_adagrad optim_adagrad_fused optim_adafactor optim_clipped optim_radam model_GPT model_ResNet18 "
+             "model_Llama_2_fp32 lora_bf16").split():
+    ranks(name, "zero1", settings=dict(zero=1))
+    ranks(name, "zero1_view", world=3, settings=dict(zero=1), pytorch=dict(gradient_as_bucket_view=True))
+for name in ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 normalised_amp_bf16 mlp_accumulate mlp_gradients_kept checkpointed "
+             "two_inputs optim_clipped optim_sgd_momentum optim_adam_fused optim_adam_forloop optim_adagrad optim_radam optim_nadam optim_rmsprop_centered optim_adadelta "
              "optim_adamax optim_sgd_nesterov optim_adamw optim_amsgrad model_GPT model_GPT_amp_bf16 model_LeNet "
              "model_ResNet18 model_VGG11 model_Llama_2_fp32 model_Llama_checkpointed_amp_bf16 model_Llama_accumulate lora_bf16 "
              "lora_checkpointed_amp_bf16 normalised_eval model_ResNet18_eval").split():

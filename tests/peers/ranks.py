@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.parallel.distributed as ddp
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch._C._distributed_c10d import FakeProcessGroup
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -105,6 +106,12 @@ def wrap(case, model):
     if "bucket_bytes" in case.settings:
         chosen["bucket_cap_mb"] = case.settings["bucket_bytes"] / MIB
     return ddp.DistributedDataParallel(model, **chosen)
+
+
+def optimizer(case, model, kind, options):
+    if case.world > 1 and case.settings.get("zero") == 1:
+        return ZeroRedundancyOptimizer(model.parameters(), kind, **options)
+    return kind(model.parameters(), **options)
 
 
 def unsynced(case, wrapped, part):
