@@ -335,14 +335,18 @@ static int check_one_type(const Network *net, const Settings *s, Err *e) {
 
 /* What wraps the model of a rank that trains with others. */
 static int check_ranks(const Network *net, const Settings *s, Err *e) {
+    const bool sharded = s->world > 1 && s->zero > 1;
     bool trains = false;
+    if (!sharded && (s->pytorch.param_dtype || s->pytorch.reduce_dtype))
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": param_dtype and reduce_dtype are of fully_shard: expected world above 1 "
+                                      "and zero = 2 or 3");
     if (s->world == 1 || (s->eval && s->zero < 2)) return OK;
     if (s->rank >= s->world)
         return err_set(e, ERR_SCRIPT, "expected rank below world = %d, found %d", s->world, s->rank);
     if (s->checkpoint == CHECKPOINT_SQRT)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected world = 1 with checkpoint = \"sqrt\": checkpoint_sequential "
                                       "does not call the model that is wrapped");
-    if (s->zero > 1) return fsdp_check(net, s, e);
+    if (sharded) return fsdp_check(net, s, e);
     for (int i = 0; i < net->n_params; i++) trains |= net->params[i].trainable && !net->params[i].buffer;
     if (!trains)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": PyTorch refuses it: DistributedDataParallel expects a parameter that "

@@ -280,8 +280,10 @@ def memtide_text(case, program, folder, command="dump"):
             script.write(case.script())
     chosen = {**case.pytorch, "version": VERSION}
     options = " ".join(f"{name}={str(value).lower()}" for name, value in chosen.items())
-    found = subprocess.run([program, command, *arguments, "--set", "framework=pytorch", "--set", "pytorch=" + options],
-                           capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    call = [program, command, *arguments, "--set", "framework=pytorch", "--set", "pytorch=" + options]
+    if case.rank and command == "dump":
+        call = [program, "tests/peers/rank.lua", arguments[0], str(case.rank)]
+    found = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if found.returncode:
         raise NotPredicted(found.stderr.strip().splitlines()[-1] if found.stderr.strip() else f"status {found.returncode}")
     return found.stdout
@@ -363,11 +365,11 @@ def short_form(case, events):
             count += 1
         freed = "".join(f" -{count - 1 - place}" for place in sorted(event.freed, reverse=True))
         if event.bytes is not None:
-            steps[-1][1].append(f"{event.bytes} {event.text.replace(' ', '@')}{freed}")
+            steps[-1][1].append(f"{event.bytes} {event.text.replace(' ', '@') or '-'}{freed}")
         elif freed:
             raise ValueError(f"{case.name}: a tensor is freed between a mark and the next allocation")
     counted = pytorch_flops(case) if VERSION == NEWEST else "-"  # older counters do not know grouped heads
-    lines = [f"-- {counted} FLOP in a step", *case.script().splitlines(), "--"]
+    lines = [f"-- {counted} FLOP in a step" + (f", rank {case.rank}" if case.rank else ""), *case.script().splitlines(), "--"]
     for i, (text, step) in enumerate(steps):
         lines.append("= " + text)
         lines += ["as before"] if i and step == steps[i - 1][1] else step
@@ -402,7 +404,8 @@ GROUPS = {"mlp": "an MLP: precisions, accumulation, evaluation",
           "masked_": "attention with a bias, a window or a cap",
           "loss_": "losses", "optim_": "optimizers, each in foreach, for-loop and fused form", "model_": "`mt.models`",
           "experiment_": "networks of `experiments/`", "random_": "random graphs",
-          "ddp_": "a rank of DistributedDataParallel"}
+          "ddp_": "a rank of DistributedDataParallel", "zero1_": "... with ZeroRedundancyOptimizer",
+          "fsdp": "a rank of `fully_shard`, with and without resharding after forward, and in bf16 by its policy"}
 
 
 @dataclass

@@ -636,6 +636,12 @@ for name in ("mlp convnet normalised normalised_last residual embedding mlp_amp_
 for name in "convnet normalised_amp_bf16 mlp_accumulate model_GPT".split():
     ranks(name, "ddp_buckets", world=2, settings=dict(bucket_bytes=1 << 16))
     ranks(name, "ddp_buckets_view", world=3, settings=dict(bucket_bytes=100000), pytorch=dict(gradient_as_bucket_view=True))
+ranks("model_GPT", "zero1_last", world=3, rank=2, settings=dict(zero=1))
+ranks("mlp", "zero1_idle", world=7, rank=6, settings=dict(zero=1))  # it owns no parameter
+for rank in 1, 6:
+    ranks("model_GPT", f"fsdp_rank_{rank}", world=7, rank=rank, settings=dict(zero=3))
+    ranks("normalised", f"fsdp_rank_{rank}", world=7, rank=rank, settings=dict(zero=3))
+ranks("embedding", "fsdp_rank_last", world=16, rank=15, settings=dict(zero=3))
 ranks("mlp_gradients_kept", "ddp_buckets_view", settings=dict(bucket_bytes=1 << 16), pytorch=dict(gradient_as_bucket_view=True))
 ranks("normalised", "ddp_accumulate", accumulate=3)
 ranks("normalised", "ddp_own_buffers", pytorch=dict(broadcast_buffers=False))
@@ -669,5 +675,7 @@ SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 ml
          "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
          "masked_softcap_all_amp_fp16_train scaled_rows windows lora_amp_bf16 lora_checkpointed_bf16 "
          "ddp_normalised_amp_bf16 ddp_view_mlp_accumulate ddp_buckets_model_GPT ddp_buckets_view_mlp_gradients_kept ddp_lstm_wide "
-         "ddp_model_Llama_checkpointed_amp_bf16 ddp_accumulate_normalised").split()
+         "ddp_model_Llama_checkpointed_amp_bf16 ddp_accumulate_normalised zero1_view_convnet zero1_last_model_GPT "
+         "fsdp_model_GPT fsdp2_mlp_accumulate fsdp_rank_6_normalised fsdp_model_Llama_checkpointed_amp_bf16 fsdp_low_residual "
+         "fsdp_low_model_Llama_2_fp32 fsdp_normalised_eval").split()
 SHORT_OLDER = ("layer_rmsnorm_amp_bf16 attention_fp32_train attention_amp_bf16_train multihead_math_amp_bf16").split()
