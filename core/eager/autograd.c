@@ -5,8 +5,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "ddp.h"
-#include "fsdp.h"
 #include "reduce.h"
 
 bool tensor_requires_grad(const Tensor *t) { return t && (t->node || t->leaf); }
@@ -221,7 +219,7 @@ static void run_node(Eager *g, Ready *r, Node *n) {
     eager_where(g, n->layer, n->rule->name);
     for (int k = 0; k < n->n_out; k++) any |= n->sent[k] != NULL;
     for (const Hook *hook = n->hooks; hook; hook = hook->next)
-        if (n->sent[hook->output]) fsdp_pre_backward(g, hook->unit);
+        if (n->sent[hook->output]) g->hooks.output(g, hook->unit);
     if (any) restore_saved(g, n);
     if (any && g->offload) fetch_saved(g, n);
     if (g->scratch.failed) return;
@@ -256,7 +254,7 @@ static void accumulate(Eager *g, Tensor *p, Tensor *d) {
 static void apply_accumulate(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
     (void)dx;
     accumulate(g, n->variable, dy[0]);
-    if (g->ddp && n->variable->parameter) ddp_gradient(g, g->ddp, n->variable);
+    if (g->hooks.gradient && n->variable->parameter) g->hooks.gradient(g, n->variable);
 }
 
 void backward(Eager *g, Tensor *loss, Tensor *gradient) {
@@ -277,7 +275,7 @@ void backward(Eager *g, Tensor *loss, Tensor *gradient) {
     if (r.failed) g->scratch.failed = true;
     mem_free(r.heap);
     eager_where(g, NULL, NULL);
-    if (g->fsdp && !g->scratch.failed) fsdp_backward_ends(g);
+    if (g->hooks.end && !g->scratch.failed) g->hooks.end(g);
     tensor_drop(g, root);
     g->grad = before.grad;
     g->autocast = before.autocast;

@@ -22,8 +22,7 @@ typedef struct Edge { Node *node; int output; } Edge; /* whose output; node NULL
 
 typedef struct Meta { Size size; ScalarType type; } Meta;
 
-/* Tensor.register_hook() on an output: the unit is told when its gradient is there (fsdp.h). */
-typedef struct FsdpUnit FsdpUnit;
+/* Tensor.register_hook() on an output: the unit is told when its gradient is there. */
 typedef struct Hook { FsdpUnit *unit; int output; struct Hook *next; } Hook;
 
 enum { NODE_NUMBERS = 16, NODE_EDGES = 520 }; /* NODE_EDGES: most inputs of an op: 512 weights of recurrent layers */

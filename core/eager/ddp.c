@@ -122,6 +122,8 @@ static void rebuild(Eager *g, Ddp *d) {
     d->rebuilt = true;
 }
 
+static void take_gradient(Eager *g, Tensor *p);
+
 /* ---- the constructor */
 
 /* verify_params_across_processes: how many parameters each rank has, and their sizes and strides */
@@ -170,6 +172,7 @@ Ddp *ddp_new(Eager *g, const Settings *s) {
     verify(g, d);
     broadcast(g, &states);
     first_buckets(g, d);
+    g->hooks.gradient = take_gradient;
     return d;
 }
 
@@ -194,7 +197,8 @@ static int number_of(const Ddp *d, const Tensor *p) {
     return i;
 }
 
-void ddp_gradient(Eager *g, Ddp *d, Tensor *p) {
+static void take_gradient(Eager *g, Tensor *p) {
+    Ddp *d = g->ddp;
     const int i = number_of(d, p);
     if (!d->sync) return;
     if (d->count[i]++) {

@@ -12,8 +12,6 @@ typedef struct Ddp Ddp;
 Ddp *ddp_new(Eager *g, const Settings *s);
 /* Before a forward pass. sync: the backward pass after it sends gradients; false: it is under no_sync(). */
 void ddp_forward(Eager *g, Ddp *d, bool sync);
-/* The gradient of a parameter has been accumulated. */
-void ddp_gradient(Eager *g, Ddp *d, Tensor *p);
 /* The backward pass has ended. */
 void ddp_backward_ends(Eager *g, Ddp *d);
 

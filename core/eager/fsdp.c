@@ -141,6 +141,9 @@ int fsdp_check(const Network *net, const Settings *s, Err *e) {
     return check_params(net, s, e);
 }
 
+static void pre_backward(Eager *g, FsdpUnit *u);
+static void backward_ends(Eager *g);
+
 /* ---- fully_shard() */
 
 static void count_layer(void *to, const Layer *l, int unit) {
@@ -203,6 +206,7 @@ Fsdp *fsdp_new(Eager *g, const Settings *s) {
     for (int k = 1; k <= f->n && !g->scratch.failed; k++) shard_unit(g, f, &f->unit[k % f->n]);
     eager_where(g, NULL, NULL);
     g->category = before;
+    g->hooks = (BackwardHooks){.output = pre_backward, .end = backward_ends};
     return f;
 }
 
@@ -342,7 +346,7 @@ static void apply_post_backward(Eager *g, Node *n, Tensor *const *dy, Tensor **d
 
 static const NodeRule post_rule = {"RegisterPostBackwardFunctionBackward", apply_post_backward};
 
-void fsdp_pre_backward(Eager *g, FsdpUnit *u) {
+static void pre_backward(Eager *g, FsdpUnit *u) {
     Fsdp *f = g->fsdp;
     u->backward = true;
     if (!u->n || u->state == PRE_BACKWARD) return;
@@ -353,7 +357,7 @@ void fsdp_pre_backward(Eager *g, FsdpUnit *u) {
     u->place = -1;
 }
 
-void fsdp_backward_ends(Eager *g) {
+static void backward_ends(Eager *g) {
     Fsdp *f = g->fsdp;
     bool any = false;
     for (int k = 0; k < f->n; k++) any |= f->unit[k].backward;

@@ -7,8 +7,6 @@
 #include "aten.h"
 #include "network/layer.h"
 
-typedef struct FsdpUnit FsdpUnit;
-
 /* ERR_SCRIPT: what is not predicted, or PyTorch refuses, of zero = 2 and 3. */
 int fsdp_check(const Network *net, const Settings *s, Err *e);
 /* fully_shard() of the units and of the model whose parameters are on the device, which are then none of them. NULL: host
@@ -22,9 +20,5 @@ FsdpUnit *fsdp_unit(const Eager *g, const Layer *l);
 /* Before and after the forward function of a unit. taken[n]: its inputs, references; y: its output. */
 void fsdp_before(Eager *g, FsdpUnit *u, Tensor *const *in, int n, Tensor **taken);
 void fsdp_after(Eager *g, FsdpUnit *u, Tensor *y);
-/* The gradient of a unit's output is there. */
-void fsdp_pre_backward(Eager *g, FsdpUnit *u);
-/* The backward pass has run all nodes. */
-void fsdp_backward_ends(Eager *g);
 
 #endif

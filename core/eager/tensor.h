@@ -50,6 +50,7 @@ typedef struct Node Node;
 typedef struct Frame Frame;
 typedef struct Ddp Ddp;
 typedef struct Fsdp Fsdp;
+typedef struct FsdpUnit FsdpUnit;
 typedef struct Eager Eager;
 
 typedef struct Tensor {
@@ -72,6 +73,13 @@ typedef struct Tensor {
 typedef enum Thread { THREAD_FORWARD, THREAD_AUTOGRAD, THREADS } Thread;
 
 typedef struct Tensor *Module(Eager *g, const Layer *l, struct Tensor *const *in); /* modules.h */
+
+/* What wraps the model hooks itself into the backward pass; NULL: it does not. */
+typedef struct BackwardHooks {
+    void (*gradient)(Eager *g, Tensor *p);   /* that of a parameter has been accumulated */
+    void (*output)(Eager *g, FsdpUnit *u);   /* ... of a unit's output (node_hook) is there */
+    void (*end)(Eager *g);                   /* all nodes have run */
+} BackwardHooks;
 
 /* What a model's forward function knows of positions: references, or NULL. */
 typedef struct Angles { Tensor *positions, *cosine, *sine; } Angles;
@@ -108,6 +116,7 @@ struct Eager {
     int n_rotary;
     Ddp *ddp;             /* what the model is wrapped in, or NULL */
     Fsdp *fsdp;           /* ... or how it is sharded, or NULL */
+    BackwardHooks hooks;
     int stream;           /* whose blocks what is allocated now can have */
     Tensor *unnamed;      /* stands for a tensor where host memory ran out */
     bool offload;         /* what is saved waits on the host: torch.autograd.graph.save_on_cpu(pin_memory=True) */
