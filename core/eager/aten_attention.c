@@ -3,6 +3,7 @@
  * memory, and a number per row of scores. What cuDNN's takes as workspace it alone knows: that is left out. Sources:
  * ATen/native/transformers/cuda/attention.cu, flash_attn/flash_api.cpp, cudnn/MHA.cpp. */
 #include <math.h>
+#include <stdio.h>
 
 #include "aten.h"
 
@@ -346,10 +347,9 @@ static SdpBackend choose(Eager *g, const Asked *a) {
     if (g->attention != SDP_ANY) {
         const char *why = lacks[g->attention](a);
         if (!why) return g->attention;
-        if (!g->refused) {
-            g->refused = g->layer ? g->layer : g->net->root;
-            g->why = why;
-        }
+        char text[256];
+        snprintf(text, sizeof text, "attention = \"%s\": PyTorch refuses it: %s", sdp_backend_text(g->attention), why);
+        eager_refuse(g, text);
         return SDP_MATH;
     }
     for (size_t i = !cudnn_first; i < ARRAY_LEN(order); i++)

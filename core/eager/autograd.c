@@ -107,6 +107,15 @@ void node_output(Eager *g, Node *n, Tensor *y) {
     n->out[n->n_out++] = (Meta){y->size, y->type};
 }
 
+void node_hook(Eager *g, const Tensor *y, FsdpUnit *unit) {
+    if (!y->node || !g->grad) return;
+    Hook **last = &y->node->hooks, *hook = scratch_new(&g->scratch, 1, sizeof *hook);
+    if (!hook) return;
+    while (*last) last = &(*last)->next;
+    *hook = (Hook){unit, y->output, NULL};
+    *last = hook;
+}
+
 void node_rebase(Eager *g, Node *n, Tensor *y) {
     if (!n) return;
     Node *before = y->node;
@@ -117,27 +126,33 @@ void node_rebase(Eager *g, Node *n, Tensor *y) {
 
 /* ---- the backward pass */
 
-typedef struct Ready { Node **heap; int n, cap; bool failed; } Ready; /* the node that was made last on top */
+/* The node that was made last on top. Gradients of parameters are alike, and which of them comes first decides what shares a
+ * bucket (ddp.c): so this is the heap that the engine has, std::priority_queue of libstdc++, step by step. */
+typedef struct Ready { Node **heap; int n, cap; bool failed; } Ready;
+
+/* Puts a node into the hole at `at`, or where its parents go down into it. */
+static void lift(Ready *r, int at, Node *n) {
+    for (; at && r->heap[(at - 1) / 2]->sequence < n->sequence; at = (at - 1) / 2) r->heap[at] = r->heap[(at - 1) / 2];
+    r->heap[at] = n;
+}
 
 static void push(Ready *r, Node *n) {
     if (!mem_grow(&r->heap, &r->cap, r->n + 1, sizeof *r->heap)) {
         r->failed = true;
         return;
     }
-    int at = r->n++;
-    for (; at && r->heap[(at - 1) / 2]->sequence < n->sequence; at = (at - 1) / 2) r->heap[at] = r->heap[(at - 1) / 2];
-    r->heap[at] = n;
+    lift(r, r->n++, n);
 }
 
+/* The hole goes down to the end, by the right child where both are alike, and the last node is lifted from there. */
 static Node *pop(Ready *r) {
     Node *top = r->heap[0], *last = r->heap[--r->n];
     int at = 0;
-    for (int child; (child = 2 * at + 1) < r->n; at = child) {
-        if (child + 1 < r->n && r->heap[child + 1]->sequence > r->heap[child]->sequence) child++;
-        if (r->heap[child]->sequence <= last->sequence) break;
+    for (int child; (child = 2 * at + 2) <= r->n; at = child) {
+        if (child == r->n || r->heap[child]->sequence < r->heap[child - 1]->sequence) child--;
         r->heap[at] = r->heap[child];
     }
-    r->heap[at] = last;
+    lift(r, at, last);
     return top;
 }
 
@@ -203,6 +218,8 @@ static void run_node(Eager *g, Ready *r, Node *n) {
     assert(n->n_next <= NODE_EDGES);
     eager_where(g, n->layer, n->rule->name);
     for (int k = 0; k < n->n_out; k++) any |= n->sent[k] != NULL;
+    for (const Hook *hook = n->hooks; hook; hook = hook->next)
+        if (n->sent[hook->output]) g->hooks.output(g, hook->unit);
     if (any) restore_saved(g, n);
     if (any && g->offload) fetch_saved(g, n);
     if (g->scratch.failed) return;
@@ -219,14 +236,10 @@ static void run_node(Eager *g, Ready *r, Node *n) {
 
 /* The first gradient is taken over where nobody else holds it and it lies as the parameter does; else it is copied.
  * Later ones are added in place. */
-static void apply_accumulate(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    Tensor *p = n->variable, *d = dy[0];
-    (void)dx;
+static void accumulate(Eager *g, Tensor *p, Tensor *d) {
     if (p->grad) {
         eager_inplace(g, "aten::add_", p->grad, d);
-        return;
-    }
-    if (d->refs == 1 && tensor_same_strides(d, p)) {
+    } else if (d->refs == 1 && tensor_same_strides(d, p)) {
         p->grad = tensor_detach(g, d);
         if (d->storage->traced >= 0) g->trace->tensors[d->storage->traced].category = CAT_GRADIENTS;
     } else {
@@ -236,6 +249,12 @@ static void apply_accumulate(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) 
         p->grad = tensor_like(g, p, p->type);
         g->category = CAT_ACTIVATION_GRADIENTS;
     }
+}
+
+static void apply_accumulate(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    (void)dx;
+    accumulate(g, n->variable, dy[0]);
+    if (g->hooks.gradient && n->variable->parameter) g->hooks.gradient(g, n->variable);
 }
 
 void backward(Eager *g, Tensor *loss, Tensor *gradient) {
@@ -255,6 +274,8 @@ void backward(Eager *g, Tensor *loss, Tensor *gradient) {
     }
     if (r.failed) g->scratch.failed = true;
     mem_free(r.heap);
+    eager_where(g, NULL, NULL);
+    if (g->hooks.end && !g->scratch.failed) g->hooks.end(g);
     tensor_drop(g, root);
     g->grad = before.grad;
     g->autocast = before.autocast;

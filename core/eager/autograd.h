@@ -22,6 +22,9 @@ typedef struct Edge { Node *node; int output; } Edge; /* whose output; node NULL
 
 typedef struct Meta { Size size; ScalarType type; } Meta;
 
+/* Tensor.register_hook() on an output: the unit is told when its gradient is there. */
+typedef struct Hook { FsdpUnit *unit; int output; struct Hook *next; } Hook;
+
 enum { NODE_NUMBERS = 16, NODE_EDGES = 520 }; /* NODE_EDGES: most inputs of an op: 512 weights of recurrent layers */
 
 struct Node {
@@ -44,6 +47,7 @@ struct Node {
     Size size;                    /* ... often that of its input */
     Frame *frame;          /* of the checkpoint that it ran in, a reference: its saved tensors are made again */
     Angles angles;         /* of a reentrant checkpoint: its function holds them as long as the node is there */
+    Hook *hooks;           /* in the order in which they were made */
     int *held;             /* then, by saved tensor: 1 + its number in the frame, 0: none */
 };
 
@@ -74,6 +78,9 @@ void node_output(Eager *g, Node *n, Tensor *y);
 static inline bool node_wants(const Node *n, int i) { return n->next[i].node != NULL; }
 /* y was written in place by an op: its graph is now that of the node. */
 void node_rebase(Eager *g, Node *n, Tensor *y);
+
+/* Of y; one that gets no gradient has no hook. */
+void node_hook(Eager *g, const Tensor *y, FsdpUnit *unit);
 
 bool tensor_requires_grad(const Tensor *t);
 

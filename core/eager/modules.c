@@ -1,11 +1,17 @@
 /* Calls of modules. */
+#include "fsdp.h"
 #include "modules.h"
 
 Tensor *module_call(Eager *g, const Layer *l, Tensor *const *in) {
     const Layer *caller = g->layer;
+    FsdpUnit *unit = fsdp_unit(g, l);
+    Tensor *taken[LAYER_IN];
     GUARD(g);
     eager_where(g, l, g->node);
-    Tensor *y = g->modules[l->kind - layer_kinds](g, l, in);
+    if (unit) fsdp_before(g, unit, in, l->n_in, taken);
+    Tensor *y = g->modules[l->kind - layer_kinds](g, l, unit ? taken : in);
+    if (unit) fsdp_after(g, unit, y);
+    for (int k = 0; unit && k < l->n_in; k++) tensor_drop(g, taken[k]);
     eager_where(g, caller, g->node);
     return y;
 }

@@ -29,6 +29,7 @@ bool attention_is_plain(const Layer *l);
 /* modules_llama.c. llama_graph: what a container is whose option `listing` names it, or NULL. llama_models:
  * model[i] is the LlamaModel whose last parameter is the network's i-th; llama_buffers: what model.to() moves after it.
  * llama_check: ERR_SCRIPT where a layer is not what its listing says. */
+enum { LLAMA_BUFFERS = 2 };
 Module *llama_graph(const Layer *l);
 Tensor *llama_rms_norm(Eager *g, Tensor *x, Tensor *w);
 void llama_models(const Layer *root, const Layer **model);

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "fsdp.h"
 #include "modules.h"
 
 /* ---- LlamaRMSNorm: in fp32; the result has the input's type before the weight comes to it */
@@ -77,7 +78,11 @@ static int64_t head_width(const Layer *l) {
     return width;
 }
 
-static ScalarType buffer_type(const Eager *g, const Layer *l) { return module_param(g, l->child[0], 0)->type; }
+/* That of the embedding as the model was made: fully_shard may gather it in another one. */
+static ScalarType buffer_type(const Eager *g, const Layer *l) {
+    const Layer *embedding = l->child[0];
+    return (g->fsdp ? fsdp_shard(g->fsdp, embedding->param[0]) : module_param(g, embedding, 0))->type;
+}
 
 static void after_embedding(Eager *g, const Layer *l, const Tensor *hidden) {
     g->angles.positions = number_positions(g, hidden->size.of[0], hidden->size.of[1]);
@@ -114,7 +119,7 @@ void llama_models(const Layer *l, const Layer **model) {
 
 void llama_buffers(Eager *g, const Layer *l) {
     eager_where(g, l, NULL);
-    for (int k = 0; k < 2; k++) aten_random(g, "aten::to", SIZE(head_width(l) / 2), buffer_type(g, l));
+    for (int k = 0; k < LLAMA_BUFFERS; k++) g->rotary[g->n_rotary++] = aten_random(g, "aten::to", SIZE(head_width(l) / 2), buffer_type(g, l));
 }
 
 /* ---- LlamaAttention: q, k, v are variables of its forward function */

@@ -407,6 +407,15 @@ void optim_run(Eager *g, EagerOptim *s) {
     g->category = before.category;
 }
 
+/* The norm of norms of shards: their squares are summed up over the ranks. */
+static Tensor *norms_of_all(Eager *g, int n) {
+    Tensor *squares = aten_random(g, "aten::pow", SIZE(n), T_FLOAT), *sums = aten_random(g, "c10d::all_reduce", SIZE(n), T_FLOAT);
+    Tensor *norms = aten_random(g, "aten::pow", SIZE(n), T_FLOAT);
+    tensor_drop(g, squares);
+    tensor_drop(g, sums);
+    return norms;
+}
+
 void optim_clip(Eager *g, const EagerOptim *s) {
     const Category before = g->category;
     const Size one = {0, {0}};
@@ -418,7 +427,9 @@ void optim_clip(Eager *g, const EagerOptim *s) {
     for (int i = 0; norms && i < s->n; i++) norms[i] = aten_random(g, "aten::_foreach_norm", one, T_FLOAT);
     tensor_drop(g, parts);
     Tensor *stack = aten_random(g, "aten::stack", SIZE(s->n), T_FLOAT);
+    Tensor *whole = g->fsdp ? norms_of_all(g, s->n) : NULL;
     Tensor *total = aten_random(g, "aten::linalg_vector_norm", one, T_FLOAT);
+    tensor_drop(g, whole);
     tensor_drop(g, stack);
     list_drop(g, s, norms);
     Tensor *sum = aten_random(g, "aten::add", one, T_FLOAT), *inverse = aten_random(g, "aten::reciprocal", one, T_FLOAT);

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "ddp.h"
 #include "eager.h"
+#include "fsdp.h"
 #include "modules.h"
 #include "optim.h"
 
@@ -11,7 +13,7 @@
 typedef struct Loop {
     Eager *g;
     const Settings *s;
-    EagerOptim optim;
+    EagerOptim optim, own;          /* own: of ZeroRedundancyOptimizer, which updates the parameters that the rank owns */
     Tensor *x[LAYER_IN], *y, *output[LAYER_IN], *loss;
     Tensor *weights[LAYER_IN];      /* of classes, by loss */
     Tensor *of_bytes[LAYER_IN][2];  /* mean and std of the channels, by input of bytes */
@@ -43,13 +45,17 @@ static Tensor *moved(Eager *g, const char *op, Size size, ScalarType type) {
     return tensor_in_format(g, type, size, g->channels_last && size.rank == 4);
 }
 
+static ScalarType param_type(const Param *p, Precision precision) {
+    const PrecisionInfo *info = precision_info(precision);
+    if (p->dtype != DT_F32) return scalar_of(p->dtype);
+    return info->autocast || p->wide || p->derived ? T_FLOAT : scalar_of(info->weights);
+}
+
 static void make_param(Loop *l, int i) {
     Eager *g = l->g;
     const Param *p = &g->net->params[i];
-    const bool fp32 = l->precision->autocast || p->wide || p->derived;
-    ScalarType type = p->dtype != DT_F32 ? scalar_of(p->dtype) : fp32 ? T_FLOAT : scalar_of(l->precision->weights);
     eager_where(g, p->owner, NULL);
-    Tensor *t = g->params[i] = moved(g, "aten::to", size_from(&p->shape), type);
+    Tensor *t = g->params[i] = moved(g, "aten::to", size_from(&p->shape), param_type(p, l->s->precision));
     t->parameter = p->trainable && !p->buffer;
     t->leaf = t->parameter && !l->s->eval;
 }
@@ -75,7 +81,8 @@ static void make_model(Loop *l) {
     const Network *net = g->net;
     int n = 0, *order = scratch_new(&g->scratch, (size_t)net->n_params, sizeof *order);
     const Layer **llama = scratch_new(&g->scratch, (size_t)net->n_params, sizeof *llama);
-    if (!order || !llama) return;
+    g->rotary = scratch_new(&g->scratch, LLAMA_BUFFERS * (size_t)net->n_params, sizeof *g->rotary);
+    if (!order || !llama || !g->rotary) return;
     llama_models(net->root, llama);
     g->category = CAT_WEIGHTS;
     in_order(net, 0, 0, order, &n);
@@ -114,15 +121,46 @@ static OptimForm form_of(const Settings *s) {
     return s->pytorch.foreach == SAID_FALSE ? FORM_FORLOOP : FORM_FOREACH;
 }
 
-static void open_optimizer(Loop *l, OptimForm form) {
+static EagerOptim new_optimizer(Loop *l) {
+    EagerOptim o = {.optimizer = &l->s->optimizer, .form = form_of(l->s)};
+    o.params = scratch_new(&l->g->scratch, (size_t)l->g->net->n_params, sizeof *o.params);
+    o.states = scratch_new(&l->g->scratch, (size_t)l->g->net->n_params, sizeof *o.states);
+    return o;
+}
+
+/* ZeroRedundancyOptimizer._partition_parameters: the largest first, each to the rank that has the fewest elements, frozen
+ * ones, too. */
+static void partition(Loop *l) {
+    Eager *g = l->g;
+    const Network *net = g->net;
+    int n = 0;
+    int64_t *elements = scratch_new(&g->scratch, (size_t)l->s->world, sizeof *elements);
+    Tensor **sorted = scratch_new(&g->scratch, (size_t)net->n_params, sizeof *sorted);
+    l->own = new_optimizer(l);
+    for (int i = 0; i < net->n_params && !g->scratch.failed; i++) {
+        if (net->params[i].buffer) continue;
+        int at = n++;
+        for (; at && tensor_elements(sorted[at - 1]) < tensor_elements(g->params[i]); at--) sorted[at] = sorted[at - 1];
+        sorted[at] = g->params[i];
+    }
+    for (int i = 0; i < n; i++) {
+        int rank = 0;
+        for (int k = 1; k < l->s->world; k++)
+            if (elements[k] < elements[rank]) rank = k;
+        elements[rank] += tensor_elements(sorted[i]);
+        if (rank == l->s->rank && sorted[i]->leaf) l->own.params[l->own.n++] = sorted[i];
+    }
+}
+
+static void open_optimizer(Loop *l) {
     Eager *g = l->g;
     EagerOptim *o = &l->optim;
-    *o = (EagerOptim){.optimizer = &l->s->optimizer, .form = form};
-    o->params = scratch_new(&g->scratch, (size_t)g->net->n_params, sizeof *o->params);
-    o->states = scratch_new(&g->scratch, (size_t)g->net->n_params, sizeof *o->states);
+    *o = new_optimizer(l);
     for (int i = 0; o->params && i < g->net->n_params; i++)
-        if (g->params[i]->leaf) o->params[o->n++] = g->params[i];
-    if (o->states) optim_open(g, o);
+        if (g->params[i]->leaf) o->params[o->n++] = g->fsdp ? fsdp_shard(g->fsdp, i) : g->params[i];
+    const bool divides = l->s->world > 1 && l->s->zero == 1;
+    if (divides) partition(l);
+    if (!g->scratch.failed) optim_open(g, divides ? &l->own : o);
 }
 
 /* ---- a step */
@@ -200,6 +238,8 @@ static Tensor *unscale(Eager *g) {
     tensor_drop(g, inverse);
     Tensor *found = aten_random(g, "aten::full", one, T_FLOAT), *kept = aten_random(g, "aten::_to_copy", one, T_FLOAT);
     Tensor *copy = aten_random(g, "aten::_to_copy", one, T_FLOAT);
+    Tensor *of_all = g->fsdp ? aten_random(g, "c10d::all_reduce", one, T_FLOAT) : NULL; /* any rank's shards */
+    tensor_drop(g, of_all);
     tensor_drop(g, copy);
     tensor_drop(g, inv_scale);
     tensor_drop(g, found);
@@ -218,7 +258,7 @@ static void run_optimizer(Loop *l) {
         sum = aten_random(g, "aten::add", (Size){0, {0}}, T_FLOAT);
         scaled = aten_random(g, "aten::mul", (Size){0, {0}}, T_FLOAT);
     }
-    optim_run(g, &l->optim);
+    optim_run(g, l->own.params ? &l->own : &l->optim);
     tensor_drop(g, scaled);
     tensor_drop(g, sum);
     tensor_drop(g, found);
@@ -245,8 +285,10 @@ static void run_step(Loop *l) {
         if (l->target.rank >= 0) tensor_set(g, &l->y, aten_random(g, "aten::empty", l->target, l->target_type));
         if (part == 0) zero_grad(l);
         g->grad = g->training = training;
+        if (g->ddp) ddp_forward(g, g->ddp, part + 1 == l->s->accumulate);
         run_forward(l);
         if (training) run_backward(l);
+        if (g->ddp) ddp_backward_ends(g, g->ddp);
         if (l->s->pytorch.drops_loss) tensor_set(g, &l->loss, NULL);
     }
     if (training && !g->scratch.failed) run_optimizer(l);
@@ -286,6 +328,43 @@ static int check_inputs(const Network *net, Err *e) {
     return OK;
 }
 
+static int check_one_type(const Network *net, const Settings *s, Err *e) {
+    const Param *first = NULL;
+    for (int i = 0; i < net->n_params; i++) {
+        const Param *p = &net->params[i];
+        if (p->buffer) continue;
+        if (!first) first = p;
+        if (param_type(p, s->precision) != param_type(first, s->precision))
+            return layer_error(p->owner, e, "framework = \"pytorch\": PyTorch refuses it: ZeroRedundancyOptimizer expects parameters of "
+                                            "one type");
+    }
+    return OK;
+}
+
+/* What wraps the model of a rank that trains with others. */
+static int check_ranks(const Network *net, const Settings *s, Err *e) {
+    const bool sharded = s->world > 1 && s->zero > 1;
+    bool trains = false;
+    if (!sharded && (s->pytorch.param_dtype || s->pytorch.reduce_dtype))
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": param_dtype and reduce_dtype are of fully_shard: expected world above 1 "
+                                      "and zero = 2 or 3");
+    if (s->mesh.tensor > 1)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": mesh: products that ranks divide are not predicted: expected tensor = 1, "
+                                      "found %d", s->mesh.tensor);
+    if (s->world == 1 || (s->eval && s->zero < 2)) return OK;
+    if (s->rank >= s->world)
+        return err_set(e, ERR_SCRIPT, "expected rank below world = %d, found %d", s->world, s->rank);
+    if (s->checkpoint == CHECKPOINT_SQRT)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected world = 1 with checkpoint = \"sqrt\": checkpoint_sequential "
+                                      "does not call the model that is wrapped");
+    if (sharded) return fsdp_check(net, s, e);
+    for (int i = 0; i < net->n_params; i++) trains |= net->params[i].trainable && !net->params[i].buffer;
+    if (!trains)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": PyTorch refuses it: DistributedDataParallel expects a parameter that "
+                                      "gets a gradient");
+    return s->zero == 1 ? check_one_type(net, s, e) : OK;
+}
+
 static int check(const Network *net, const Settings *s, Err *e) {
     int code = check_inputs(net, e);
     if (!code) code = llama_check(net->root, e);
@@ -299,6 +378,7 @@ static int check(const Network *net, const Settings *s, Err *e) {
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
     if (settings_scale_loss(s) && !s->eval && precision->weights == DT_F16)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": torch.amp.GradScaler refuses gradients of fp16");
+    if (check_ranks(net, s, e)) return ERR_SCRIPT;
     if (s->checkpoint == CHECKPOINT_SQRT && check_segments(net, s, e)) return ERR_SCRIPT;
     if (s->checkpoint != CHECKPOINT_SQRT && s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\", \"marked\" or \"sqrt\"");
@@ -358,7 +438,9 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     g.params = scratch_new(&g.scratch, (size_t)net->n_params, sizeof *g.params);
     if (g.params) {
         make_model(&l);
-        if (!s->eval) open_optimizer(&l, form_of(s));
+        if (s->world > 1 && s->zero > 1) g.fsdp = fsdp_new(&g, s);
+        else if (s->world > 1 && !s->eval) g.ddp = ddp_new(&g, s);
+        if (!s->eval) open_optimizer(&l);
     }
     for (int step = 1; step <= steps && !g.scratch.failed && !g.refused && !trace->failed; step++) {
         snprintf(text, sizeof text, "step %d", step);
@@ -366,7 +448,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
         run_step(&l);
     }
     if (g.refused)
-        code = layer_error(g.refused, e, "attention = \"%s\": PyTorch refuses it: %s", sdp_backend_text(g.attention), g.why);
+        code = layer_error(g.refused, e, "%s", g.why);
     const bool failed = g.scratch.failed || trace->failed || trace->scratch.failed;
     scratch_release(&g.scratch, NULL);
     if (code) return code;

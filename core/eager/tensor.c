@@ -43,6 +43,12 @@ void eager_where(Eager *g, const Layer *l, const char *node) {
     g->call = -1;
 }
 
+void eager_refuse(Eager *g, const char *why) {
+    if (g->refused) return;
+    g->refused = g->layer ? g->layer : g->net->root;
+    g->why = trace_text(g->trace, why);
+}
+
 static int current_call(Eager *g) {
     if (g->call >= 0) return g->call;
     const char *op = g->op;
@@ -56,12 +62,24 @@ static int current_call(Eager *g) {
 
 /* ---- storage */
 
+/* Returns its number in the trace, or -1. */
+static int traced(Eager *g, size_t bytes) {
+    if (!g->uncounted) work_moves(g, (double)bytes);
+    if (!bytes || g->halted) return -1;
+    const int tensor = trace_alloc(g->trace, bytes, g->category, current_call(g));
+    if (!g->trace->failed) g->trace->tensors[tensor].stream = g->stream;
+    return tensor;
+}
+
 static Storage *storage_new(Eager *g, size_t bytes) {
     Storage *s = scratch_new(&g->scratch, 1, sizeof *s);
-    if (!s) return NULL;
-    if (!g->uncounted) work_moves(g, (double)bytes);
-    *s = (Storage){1, bytes && !g->halted ? trace_alloc(g->trace, bytes, g->category, current_call(g)) : -1, 0};
+    if (s) *s = (Storage){1, traced(g, bytes), 0};
     return s;
+}
+
+void storage_resize(Eager *g, Storage *s, size_t bytes) {
+    if (s->traced >= 0) trace_release(g->trace, s->traced);
+    s->traced = traced(g, bytes);
 }
 
 void eager_inner(Eager *g, const int64_t *bytes, int n) {

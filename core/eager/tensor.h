@@ -48,6 +48,9 @@ typedef struct Storage { int refs, traced; size_t host; } Storage;
 
 typedef struct Node Node;
 typedef struct Frame Frame;
+typedef struct Ddp Ddp;
+typedef struct Fsdp Fsdp;
+typedef struct FsdpUnit FsdpUnit;
 typedef struct Eager Eager;
 
 typedef struct Tensor {
@@ -71,6 +74,13 @@ typedef enum Thread { THREAD_FORWARD, THREAD_AUTOGRAD, THREADS } Thread;
 
 typedef struct Tensor *Module(Eager *g, const Layer *l, struct Tensor *const *in); /* modules.h */
 
+/* What wraps the model hooks itself into the backward pass; NULL: it does not. */
+typedef struct BackwardHooks {
+    void (*gradient)(Eager *g, Tensor *p);   /* that of a parameter has been accumulated */
+    void (*output)(Eager *g, FsdpUnit *u);   /* ... of a unit's output (node_hook) is there */
+    void (*end)(Eager *g);                   /* all nodes have run */
+} BackwardHooks;
+
 /* What a model's forward function knows of positions: references, or NULL. */
 typedef struct Angles { Tensor *positions, *cosine, *sine; } Angles;
 
@@ -81,8 +91,8 @@ struct Eager {
     const Card *card;
     const PyTorchVersion *version;
     SdpBackend attention; /* the setting */
-    const Layer *refused; /* the first layer whose op PyTorch would refuse, or NULL */
-    const char *why;      /* ... and its reason */
+    const Layer *refused; /* the layer that is not predicted (eager_refuse), or NULL */
+    const char *why;
     Estimate estimate;    /* what sizes are taken for that cuDNN alone knows */
     Category category;    /* of what is allocated now */
     bool grad;            /* gradients are recorded: not under no_grad, not in the backward pass */
@@ -102,6 +112,12 @@ struct Eager {
     bool uncounted;       /* what is allocated is counted by who allocates it */
     Unit products;        /* that multiply matrices in fp32 */
     Tensor **params;      /* by the network's number */
+    Tensor **rotary;      /* buffers of Llama models, which the network does not know; lent */
+    int n_rotary;
+    Ddp *ddp;             /* what the model is wrapped in, or NULL */
+    Fsdp *fsdp;           /* ... or how it is sharded, or NULL */
+    BackwardHooks hooks;
+    int stream;           /* whose blocks what is allocated now can have */
     Tensor *unnamed;      /* stands for a tensor where host memory ran out */
     bool offload;         /* what is saved waits on the host: torch.autograd.graph.save_on_cpu(pin_memory=True) */
     size_t host;          /* bytes of it there now */
@@ -132,6 +148,9 @@ void eager_op(Eager *g, const char *op);
 void eager_inplace(Eager *g, const char *op, const Tensor *t, const Tensor *other);
 void eager_where(Eager *g, const Layer *l, const char *node);
 
+/* The step is not predicted: says why, of the layer that runs. The first reason counts. */
+void eager_refuse(Eager *g, const char *why);
+
 /* A new tensor, contiguous; and one with x's sizes whose dimensions lie in x's order, without holes. */
 Tensor *tensor_new(Eager *g, ScalarType type, Size size);
 Tensor *tensor_like(Eager *g, const Tensor *x, ScalarType type);
@@ -141,6 +160,8 @@ Tensor *tensor_in_format(Eager *g, ScalarType type, Size size, bool channels_las
 Tensor *tensor_of_operands(Eager *g, ScalarType type, Size size, const Tensor *const *x, int n);
 /* x's storage under other sizes and strides. */
 Tensor *tensor_view(Eager *g, Tensor *x, Size size, const int64_t *stride);
+/* storage.resize_(): what it had goes; 0: nothing comes in its place. */
+void storage_resize(Eager *g, Storage *s, size_t bytes);
 /* A copy of x in the host's memory, which PyTorch takes in powers of 2; what does not lie in order is copied on the device
  * first. Source: torch/autograd/graph.py (save_on_cpu), ATen/native/cuda/Copy.cu (copy_requires_temporaries),
  * ATen/core/CachingHostAllocator.h. */

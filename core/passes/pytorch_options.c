@@ -36,6 +36,13 @@ const char *sdp_backend_text(SdpBackend b) {
     return texts[b];
 }
 
+static int set_dtype(const char *name, MpType *to, const char *value, Err *e) {
+    const bool low = !strcmp(value, "bfloat16");
+    *to = low ? MP_BFLOAT16 : MP_FLOAT32;
+    if (low || !strcmp(value, "float32")) return OK;
+    return err_set(e, ERR_SCRIPT, "pytorch: %s: expected bfloat16 or float32, found %s", name, value);
+}
+
 static int set_attention(SdpBackend *to, const char *value, Err *e) {
     for (int b = 0; b < SDP_COUNT; b++) {
         if (strcmp(value, sdp_backend_text((SdpBackend)b)) != 0) continue;
@@ -68,21 +75,25 @@ static int set_one(void *to, const char *name, const char *value, Err *e) {
     const struct { const char *name; Ternary *to; } ternary[] = {
         {"foreach", &o->foreach}, {"fused", &o->fused}, {"set_to_none", &o->set_to_none},
         {"use_reentrant", &o->use_reentrant}, {"channels_last", &o->channels_last},
-        {"cudnn_benchmark", &o->cudnn_benchmark}, {"step_function", &o->step_function}};
+        {"cudnn_benchmark", &o->cudnn_benchmark}, {"step_function", &o->step_function},
+        {"gradient_as_bucket_view", &o->gradient_as_bucket_view}, {"broadcast_buffers", &o->broadcast_buffers}};
     for (size_t i = 0; i < ARRAY_LEN(ternary); i++)
         if (!strcmp(ternary[i].name, name)) return set_ternary(name, ternary[i].to, value, e);
     if (!strcmp(name, "keep")) return set_keep(o, value, e);
     if (!strcmp(name, "resident")) return set_resident(o, value, e);
     if (!strcmp(name, "alloc_conf")) return caching_settings_parse(value, &o->caching, e);
     if (!strcmp(name, "attention")) return set_attention(&o->attention, value, e);
+    if (!strcmp(name, "param_dtype")) return set_dtype(name, &o->param_dtype, value, e);
+    if (!strcmp(name, "reduce_dtype")) return set_dtype(name, &o->reduce_dtype, value, e);
     if (!strcmp(name, "version")) {
         if (strlen(value) >= sizeof o->version)
             return err_set(e, ERR_SCRIPT, "pytorch: version: expected one such as 2.15, found %s", value);
         strcpy(o->version, value);
         return OK;
     }
-    return err_set(e, ERR_SCRIPT, "pytorch: there is no option %s: expected alloc_conf, attention, channels_last, "
-                   "cudnn_benchmark, foreach, fused, keep, resident, set_to_none, step_function, use_reentrant or version", name);
+    return err_set(e, ERR_SCRIPT, "pytorch: there is no option %s: expected alloc_conf, attention, broadcast_buffers, "
+                   "channels_last, cudnn_benchmark, foreach, fused, gradient_as_bucket_view, keep, param_dtype, "
+                   "reduce_dtype, resident, set_to_none, step_function, use_reentrant or version", name);
 }
 
 int pytorch_options_set(PyTorchOptions *o, const char *text, Err *e) {

@@ -127,6 +127,7 @@ const char *sdp_backend_text(SdpBackend b);
 
 /* What a training loop of PyTorch may choose; its defaults where a script says nothing. */
 typedef enum Ternary { UNSAID, SAID_FALSE, SAID_TRUE } Ternary;
+typedef enum MpType { MP_UNSAID, MP_FLOAT32, MP_BFLOAT16 } MpType;
 enum { RESIDENTS = 8 };
 typedef struct PyTorchOptions {
     Ternary foreach, fused;  /* of the optimizer: PyTorch's default is foreach, where there is that form */
@@ -138,6 +139,8 @@ typedef struct PyTorchOptions {
     char version[8];         /* of PyTorch, "2.15"; "": the newest that is known (core/eager/versions.def) */
     Ternary channels_last;   /* model and x are .to(memory_format=torch.channels_last): false */
     Ternary cudnn_benchmark; /* torch.backends.cudnn.benchmark: false */
+    Ternary gradient_as_bucket_view, broadcast_buffers; /* of DistributedDataParallel: false, true */
+    MpType param_dtype, reduce_dtype; /* of fully_shard's MixedPrecisionPolicy: that of the parameters */
     int n_resident;
     int64_t resident[RESIDENTS]; /* bytes of each tensor that the script holds beside the model, before the first step */
     CachingSettings caching; /* alloc_conf: what PYTORCH_CUDA_ALLOC_CONF says */

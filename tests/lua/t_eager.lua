@@ -77,13 +77,14 @@ local function difference(expected, found)
   end
 end
 
--- The events that memtide predicts of the script, or nil and its message
-local function predicted(script)
+-- The events that memtide predicts of the script, for a rank (nil: the first), or nil and its message
+local function predicted(script, rank)
   local path, errors = os.tmpname(), os.tmpname()
   local file = assert(io.open(path, "w"))
   assert(file:write(script))
   file:close()
-  local pipe = assert(io.popen(("%s dump %s --set framework=pytorch 2>%s"):format(program, path, errors)))
+  local command = rank and "%s tests/peers/rank.lua %s " .. rank or "%s dump %s --set framework=pytorch"
+  local pipe = assert(io.popen((command .. " 2>%s"):format(program, path, errors)))
   local text = pipe:read "a"
   local good, message = pipe:close(), read(errors)
   os.remove(path)
@@ -115,8 +116,8 @@ local pipe = assert(io.popen "ls tests/peers/eager/*.txt")
 local count = 0
 for path in pipe:lines() do
   local name, text = path:match "([^/]+)%.txt$", read(path)
-  local flops, script, events = text:match "^%-%- (%S+) FLOP in a step\n(.-)\n%-%-\n(.*)$"
-  local found, message = predicted(script)
+  local flops, rank, script, events = text:match "^%-%- (%S+) FLOP in a step(.-)\n(.-)\n%-%-\n(.*)$"
+  local found, message = predicted(script, rank:match "rank (%d+)")
   local what = found and difference(expected_of(events), found) or not found and message
   tap.ok(not what, name)
   if what then print("# " .. what) end
@@ -215,6 +216,13 @@ for _, case in ipairs{
   tap.is(kernel(masked(case[2], case[3]), case[4], "", case[5]), case[1], "attention with a mask: " .. case[6])
 end
 
+-- ---- a rank of several: what DistributedDataParallel would refuse
+
+refused("expects a parameter that gets a gradient", "a frozen model of four ranks", "nn.Frozen(nn.Linear(24, 24))", "fp32", "}, world = 4, sweep = {")
+refused("checkpoint_sequential does not call the model", "checkpoint_sequential of four ranks",
+  "nn.Sequential{nn.Linear(24, 24), nn.Linear(24, 24)}", "fp32", '}, world = 4, checkpoint = "sqrt", sweep = {')
+refused("expected true or false, found 3", "an option of DistributedDataParallel", "nn.Linear(24, 24)", "fp32", "gradient_as_bucket_view = 3")
+
 refused("expected q, k and v by Linear", "a LlamaAttention that is none", [[nn.Graph{a = nn.Linear(24, 24),
   listing = "LlamaAttention", forward = function(self, x) return self.a(x) end}]], "fp32", "")
 local LLAMA = [[
@@ -258,6 +266,20 @@ local REFUSALS = {
   {"has no fused form", "optimizer = optim.PagedAdamW{}, pytorch = {fused = true}"},
   {"lay parameters in order again", "optimizer = optim.PagedLion{}, pytorch = {channels_last = true}"},
   {"has no fused form", "optimizer = optim.RMSprop{}, pytorch = {fused = true}"},
+  {"expected use_reentrant = false", "world = 4, zero = 3, pytorch = {use_reentrant = true}"},
+  {"expected version 2.15", 'world = 4, zero = 2, pytorch = {version = "2.6"}'},
+  {'expected offload = "none"', 'world = 4, zero = 3, offload = "all"'},
+  {"PyTorch refuses Adafactor", "world = 4, zero = 3, optimizer = optim.Adafactor{}"},
+  {"PyTorch refuses Adafactor, Lion and the fused Adagrad", "world = 4, zero = 3, optimizer = optim.Adagrad{}, pytorch = {fused = true}"},
+  {"recurrent layers are not predicted in fully_shard", "world = 4, zero = 3", "nn.Sequential{nn.Unflatten(1, {6, 4}), nn.LSTM(4, 3)}"},
+  {"two uses is not predicted", "world = 4, zero = 3",
+   "nn.Graph{a = nn.Linear(24, 24), forward = function(self, x) return self.a(self.a(x)) end}"},
+  {"fully_shard expects parameters of one type", 'world = 4, zero = 3, precision = "bf16"',
+   "nn.Sequential{nn.Linear(24, 8), nn.Linear(8, 4):float()}"},
+  {"ZeroRedundancyOptimizer expects parameters of one type", 'world = 4, zero = 1, precision = "bf16"',
+   "nn.Sequential{nn.Linear(24, 8), nn.Linear(8, 4):float()}"},
+  {"param_dtype and reduce_dtype are of fully_shard", 'world = 4, zero = 1, pytorch = {param_dtype = "bfloat16"}'},
+  {"param_dtype: expected bfloat16 or float32, found float16", 'world = 4, zero = 3, pytorch = {param_dtype = "float16"}'},
 }
 for _, case in ipairs(REFUSALS) do
   local want, extra, model = table.unpack(case)

@@ -15,7 +15,8 @@ made), then three steps, each of them
 
 With accumulation, x to backward() is done for each micro-batch, loss divided by their number (under autocast, too),
 and zero_grad() in the first one alone. Gradients are clipped before step(), after scaler.unscale_(optimizer). Evaluation:
-model.eval(), no optimizer, x, y, output and loss under torch.no_grad().
+model.eval(), no optimizer, x, y, output and loss under torch.no_grad(). With world > 1 the model is wrapped, after it has
+been moved, and this is the first rank (ranks.py); all micro-batches but the last are under no_sync().
 
 memtide's side is `memtide dump SCRIPT --set framework=pytorch`, as that version of PyTorch. Between marks both must allocate
 the same sizes in the same order and free the same tensors between two allocations, and the last step must have the same
@@ -39,6 +40,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.checkpoint import checkpoint_sequential
 
 import fakegpu
+import ranks
 from eager_cases import CASES, SHORT, SHORT_OLDER, Experiment
 
 BLOCK = 512
@@ -82,7 +84,7 @@ def make_optimizer(case, model):
     if case.optimizer.kind == "Lion" or case.optimizer.kind.startswith("Paged"):
         import fakebnb
         return getattr(fakebnb.bitsandbytes.optim, case.optimizer.kind)(model.parameters(), **options), clip
-    return getattr(torch.optim, case.optimizer.kind)(model.parameters(), **options, **chosen), clip
+    return ranks.optimizer(case, model, getattr(torch.optim, case.optimizer.kind), {**options, **chosen}), clip
 
 
 def move(module, device, format):
@@ -108,6 +110,7 @@ def move(module, device, format):
             fakegpu.flatten_parameters(part)
 
     visit(module)
+    moved.clear()  # fully_shard lets the parameters go, and functions that call themselves live until they are collected
 
 
 def pack_to_cpu(tensor):
@@ -129,6 +132,11 @@ def steps_of(case):
 
 def run_case(case, watch=contextlib.nullcontext()):
     """Runs it on the fake device, which writes down what happens; see the top. The steps run within `watch`."""
+    with ranks.group(case):
+        return run_rank(case, watch)
+
+
+def run_rank(case, watch):
     device = fakegpu.device
     with without_initialisation():
         model = case.module()
@@ -141,6 +149,7 @@ def run_case(case, watch=contextlib.nullcontext()):
     for _, term in criteria:
         move(term, device, format)
     training = case.mode == "train"
+    wrapped = ranks.wrap(case, model)
     if training:
         optimizer, clip = make_optimizer(case, model)
     else:
@@ -167,7 +176,7 @@ def run_case(case, watch=contextlib.nullcontext()):
     def forward(x):
         if training and case.settings.get("checkpoint") == "sqrt":
             return checkpoint_sequential(model, round(len(model) ** 0.5), *x, use_reentrant=False)
-        return model(*x)
+        return wrapped(*x)
 
     x = [None] * len(case.inputs())
     with watch:
@@ -181,15 +190,16 @@ def run_case(case, watch=contextlib.nullcontext()):
                 y = torch.empty(wanted, device=device, dtype=torch.int64 if case.of_classes() else torch.float32)
                 if training and part == 0:
                     optimizer.zero_grad(set_to_none=case.pytorch.get("set_to_none", True))
-                attention = ATTENTION.get(case.pytorch.get("attention"))
-                with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None), \
-                        saved(), sdpa_kernel(attention) if attention else contextlib.nullcontext():
-                    output = forward(x)
-                    loss = criterion(output, y)
-                    if case.accumulate > 1:
-                        loss = loss / case.accumulate
-                if training:
-                    (scaler.scale(loss) if scaler else loss).backward()
+                with ranks.unsynced(case, wrapped, part):
+                    attention = ATTENTION.get(case.pytorch.get("attention"))
+                    with torch.set_grad_enabled(training), torch.autocast(device.type, low, enabled=low is not None), \
+                            saved(), sdpa_kernel(attention) if attention else contextlib.nullcontext():
+                        output = forward(x)
+                        loss = criterion(output, y)
+                        if case.accumulate > 1:
+                            loss = loss / case.accumulate
+                    if training:
+                        (scaler.scale(loss) if scaler else loss).backward()
             if training:
                 if clip:
                     if scaler:
@@ -270,8 +280,10 @@ def memtide_text(case, program, folder, command="dump"):
             script.write(case.script())
     chosen = {**case.pytorch, "version": VERSION}
     options = " ".join(f"{name}={str(value).lower()}" for name, value in chosen.items())
-    found = subprocess.run([program, command, *arguments, "--set", "framework=pytorch", "--set", "pytorch=" + options],
-                           capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    call = [program, command, *arguments, "--set", "framework=pytorch", "--set", "pytorch=" + options]
+    if case.rank and command == "dump":
+        call = [program, "tests/peers/rank.lua", arguments[0], str(case.rank)]
+    found = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if found.returncode:
         raise NotPredicted(found.stderr.strip().splitlines()[-1] if found.stderr.strip() else f"status {found.returncode}")
     return found.stdout
@@ -353,11 +365,11 @@ def short_form(case, events):
             count += 1
         freed = "".join(f" -{count - 1 - place}" for place in sorted(event.freed, reverse=True))
         if event.bytes is not None:
-            steps[-1][1].append(f"{event.bytes} {event.text.replace(' ', '@')}{freed}")
+            steps[-1][1].append(f"{event.bytes} {event.text.replace(' ', '@') or '-'}{freed}")
         elif freed:
             raise ValueError(f"{case.name}: a tensor is freed between a mark and the next allocation")
     counted = pytorch_flops(case) if VERSION == NEWEST else "-"  # older counters do not know grouped heads
-    lines = [f"-- {counted} FLOP in a step", *case.script().splitlines(), "--"]
+    lines = [f"-- {counted} FLOP in a step" + (f", rank {case.rank}" if case.rank else ""), *case.script().splitlines(), "--"]
     for i, (text, step) in enumerate(steps):
         lines.append("= " + text)
         lines += ["as before"] if i and step == steps[i - 1][1] else step
@@ -391,7 +403,9 @@ GROUPS = {"mlp": "an MLP: precisions, accumulation, evaluation",
           "": "other small networks: norms, residuals, attention, checkpointing, embedding", "layer_": "one layer each",
           "masked_": "attention with a bias, a window or a cap",
           "loss_": "losses", "optim_": "optimizers, each in foreach, for-loop and fused form", "model_": "`mt.models`",
-          "experiment_": "networks of `experiments/`", "random_": "random graphs"}
+          "experiment_": "networks of `experiments/`", "random_": "random graphs",
+          "ddp_": "a rank of DistributedDataParallel", "zero1_": "... with ZeroRedundancyOptimizer",
+          "fsdp": "a rank of `fully_shard`, with and without resharding after forward, and in bf16 by its policy"}
 
 
 @dataclass
@@ -553,7 +567,7 @@ def main():
                     (compare_flops if args.flops else compare_events)(name, case, args, folder, report)
             except ImportError as lacking:
                 print(f"{name:32}         left out: {lacking}", flush=True)
-            except (RuntimeError, NotImplementedError) as why:
+            except (RuntimeError, NotImplementedError, ValueError) as why:
                 report.refused(name, str(why).splitlines()[0], memtide_refuses(case, args.memtide, folder))
     if not args.write and not args.short:
         report.end()

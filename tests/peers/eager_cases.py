@@ -48,6 +48,8 @@ class Case:
     pytorch: dict = field(default_factory=dict)  # settings.pytorch
     settings: dict = field(default_factory=dict)  # others of memtide alone
     known: str = ""               # why memtide's list is another one
+    world: int = 1                # ranks
+    rank: int = 0                 # which of them
     newest_only: bool = False     # memtide does not predict it for older versions of PyTorch
 
     def script(self):
@@ -57,7 +59,7 @@ class Case:
                           for factor, term in self.loss)
         optimizer = fuzz_networks.script(self.optimizer, {}).replace("nn.", "optim.", 1)
         values = dict(batch=self.batch, precision=self.precision, accumulate=self.accumulate, mode=self.mode,
-                      **self.settings)
+                      **({"world": self.world} if self.world > 1 else {}), **self.settings)
         if self.pytorch:
             values["pytorch"] = self.pytorch
         settings = ", ".join(f"{key} = {lua(value)}" for key, value in values.items())
@@ -623,6 +625,50 @@ for name in ("convnet normalised normalised_amp_bf16 normalised_eval residual va
 for name in [name for name in CASES if name.startswith("random_") and len(CASES[name].input) == 3]:
     channels_last(name)
 
+# ---- a rank of several
+
+def ranks(name, wrapper, **more):
+    kept = CASES[name]
+    more = {key: {**getattr(kept, key), **value} if isinstance(value, dict) else value for key, value in more.items()}
+    CASES[wrapper + "_" + name] = replace(kept, name=wrapper + "_" + name, world=more.pop("world", 4), newest_only=True, **more)
+
+
+for name in ("mlp convnet normalised normalised_last residual embedding mlp_amp_bf16 mlp_amp_fp16 normalised_amp_bf16 mlp_accumulate "
+             "mlp_gradients_kept checkpointed lstm_wide two_inputs optim_sgd_nesterov optim_adam_fused optim_clipped optim_lion "
+             "model_GPT model_GPT_amp_bf16 model_LeNet model_ResNet18 model_VGG11 model_Llama_2_fp32 model_Llama_checkpointed_amp_bf16 "
+             "model_Llama_checkpointed_reentrant_fp32 model_Llama_accumulate lora_bf16 lora_checkpointed_amp_bf16 qlora_nested_amp_bf16 qlora_nf4_bf16 qlora_int8_bf16").split():
+    ranks(name, "ddp")
+    ranks(name, "ddp_view", pytorch=dict(gradient_as_bucket_view=True))
+for name in "convnet normalised_amp_bf16 mlp_accumulate model_GPT".split():
+    ranks(name, "ddp_buckets", world=2, settings=dict(bucket_bytes=1 << 16))
+    ranks(name, "ddp_buckets_view", world=3, settings=dict(bucket_bytes=100000), pytorch=dict(gradient_as_bucket_view=True))
+ranks("model_GPT", "zero1_last", world=3, rank=2, settings=dict(zero=1))
+ranks("mlp", "zero1_idle", world=7, rank=6, settings=dict(zero=1))  # it owns no parameter
+for rank in 1, 6:
+    ranks("model_GPT", f"fsdp_rank_{rank}", world=7, rank=rank, settings=dict(zero=3))
+    ranks("normalised", f"fsdp_rank_{rank}", world=7, rank=rank, settings=dict(zero=3))
+ranks("embedding", "fsdp_rank_last", world=16, rank=15, settings=dict(zero=3))
+ranks("mlp_gradients_kept", "ddp_buckets_view", settings=dict(bucket_bytes=1 << 16), pytorch=dict(gradient_as_bucket_view=True))
+ranks("normalised", "ddp_accumulate", accumulate=3)
+ranks("normalised", "ddp_own_buffers", pytorch=dict(broadcast_buffers=False))
+ranks("normalised_eval", "ddp")
+for name in ("mlp convnet normalised_amp_bf16 mlp_amp_fp16 mlp_accumulate mlp_gradients_kept optim_sgd_momentum optim_sgd_nesterov optim_adam_fused "
+             "optim_adam_forloop optim_adagrad optim_adagrad_fused optim_adafactor optim_clipped optim_radam model_GPT model_ResNet18 "
+             "model_Llama_2_fp32 lora_bf16").split():
+    ranks(name, "zero1", settings=dict(zero=1))
+    ranks(name, "zero1_view", world=3, settings=dict(zero=1), pytorch=dict(gradient_as_bucket_view=True))
+for name in ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 normalised_amp_bf16 mlp_accumulate mlp_gradients_kept checkpointed "
+             "two_inputs optim_clipped optim_sgd_momentum optim_adam_fused optim_adam_forloop optim_adagrad optim_radam optim_nadam optim_rmsprop_centered optim_adadelta "
+             "optim_adamax optim_sgd_nesterov optim_adamw optim_amsgrad model_GPT model_GPT_amp_bf16 model_LeNet "
+             "model_ResNet18 model_VGG11 model_Llama_2_fp32 model_Llama_checkpointed_amp_bf16 model_Llama_accumulate lora_bf16 "
+             "lora_checkpointed_amp_bf16 normalised_eval model_ResNet18_eval").split():
+    ranks(name, "fsdp", settings=dict(zero=3))
+    ranks(name, "fsdp2", world=3, settings=dict(zero=2))
+for name in "mlp model_GPT model_Llama_2_fp32 model_Llama_accumulate residual normalised embedding".split():
+    ranks(name, "fsdp_low", settings=dict(zero=3), pytorch=dict(param_dtype="bfloat16", reduce_dtype="float32"))
+    ranks(name, "fsdp_low2", settings=dict(zero=2), pytorch=dict(param_dtype="bfloat16"))
+    ranks(name, "fsdp_low3", settings=dict(zero=3), pytorch=dict(param_dtype="bfloat16", reduce_dtype="bfloat16"))
+
 # ---- those whose lists stand in tests/peers/eager/, for machines without PyTorch
 
 SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 mlp_amp_fp16_disabled mlp_fp32_scaled "
@@ -634,5 +680,9 @@ SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 ml
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
          "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
          "masked_softcap_all_amp_fp16_train scaled_rows windows lora_amp_bf16 lora_checkpointed_bf16 "
-         "optim_paged_adam8bit optim_paged_adamw8bit_small").split()
+         "optim_paged_adam8bit optim_paged_adamw8bit_small "
+         "ddp_normalised_amp_bf16 ddp_view_mlp_accumulate ddp_buckets_model_GPT ddp_buckets_view_mlp_gradients_kept ddp_lstm_wide "
+         "ddp_model_Llama_checkpointed_amp_bf16 ddp_accumulate_normalised zero1_view_convnet zero1_last_model_GPT "
+         "fsdp_model_GPT fsdp2_mlp_accumulate fsdp_rank_6_normalised fsdp_model_Llama_checkpointed_amp_bf16 fsdp_low_residual "
+         "fsdp_low_model_Llama_2_fp32 fsdp_normalised_eval").split()
 SHORT_OLDER = ("layer_rmsnorm_amp_bf16 attention_fp32_train attention_amp_bf16_train multihead_math_amp_bf16").split()

@@ -83,7 +83,8 @@ static void write_death(void *id) {
 struct Allocator final : c10::Allocator {
     c10::DataPtr allocate(size_t bytes) override {
         if (!recording || bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, DEVICE};
-        return {nullptr, (void *)write_birth((int64_t)bytes), &write_death, DEVICE};
+        void *number = (void *)write_birth((int64_t)bytes);
+        return {number, number, &write_death, DEVICE}; // an address that nobody reads: storages without one take no resize_()
     }
     c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
     void copy_data(void *, const void *, std::size_t) const override {}
@@ -118,6 +119,10 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
     c10::DeviceIndex deviceCount() const override { return 1; }
     c10::DeviceIndex getCurrentDevice() const override { return 0; }
+    void resizePrivateUse1Bytes(const c10::Storage &storage, size_t bytes) const override { // storage.resize_() of fully_shard
+        storage.unsafeGetStorageImpl()->set_data_ptr_noswap(allocator.allocate(bytes));
+        storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+    }
 };
 
 // A PyTorch that was built for CUDA asks CUDA for its devices even where there is no driver.
@@ -371,6 +376,25 @@ static Slots element_loss(const std::string &name, const Values &args, const at:
     return slots;
 }
 
+// fully_shard's copies: a kernel for all tensors, which is told of them in numbers of 8 bytes (cuda/TensorShape.cu)
+static const int64_t COPY_BLOCK = 128 * 16; // bytes: BLOCK_SIZE, BYTES_PER_THREAD
+
+static void split_with_sizes_copy(Slots &slots, const at::Tensor &self, const std::vector<int64_t> &sizes) {
+    const int64_t chunks = self.size(0), bytes = self.element_size(), most = gpu_sms * gpu_threads / 128 * 2;
+    int64_t blocks = 0, packed = 0;
+    for (int64_t n : sizes) blocks += div_up(n * bytes, COPY_BLOCK);
+    const int64_t turns = div_up(blocks * chunks, most);
+    const int64_t of_block = std::min((int64_t)std::ceil(std::sqrt(turns)), chunks), each = div_up(turns, of_block);
+    for (int64_t n : sizes) packed += div_up(n * bytes, COPY_BLOCK * each);
+    temporaries(slots, {8 * (4 * (int64_t)sizes.size() + 1 + packed)});
+}
+
+static void chunk_cat(Slots &slots, const std::vector<at::Tensor> &tensors, int64_t chunks, const at::Tensor &out) {
+    int64_t blocks = 0;
+    for (const auto &t : tensors) blocks += div_up(div_up(t.size(0), chunks) * (t.numel() / t.size(0)) * out.element_size(), COPY_BLOCK);
+    temporaries(slots, {8 * (6 * (int64_t)tensors.size() + 2 + blocks)});
+}
+
 // What the op allocates, in this order. args: what it was called with; results: on the meta device, where a convolution's are
 // replaced by ones in the memory format that CUDA gives them
 static Slots slots_of(const std::string &name, const Values &args, Values &results) {
@@ -384,6 +408,8 @@ static Slots slots_of(const std::string &name, const Values &args, Values &resul
     else if (name == "aten::convolution_backward_overrideable") slots = convolution_backward(args, results);
     else if (name == "aten::mse_loss_backward") // Loss.cpp: zeros in order
         results[0] = in_format(results[0].toTensor(), at::MemoryFormat::Contiguous);
+    else if (name == "aten::split_with_sizes_copy") split_with_sizes_copy(slots, tensor(0), args[1].toIntVector());
+    else if (name == "aten::_chunk_cat") chunk_cat(slots, args[0].toTensorVector(), args[2].toInt(), tensor(3));
     else if (name == "aten::native_dropout") slots = {output(1), output(0)};
     else if (name == "aten::log_sigmoid_forward") slots = {output(0)}; // the buffer is the CPU's alone
     else if (name == "aten::mse_loss" || name == "aten::smooth_l1_loss" || name == "aten::huber_loss" ||
@@ -561,7 +587,8 @@ static const char *const KERNELS[] = {
     "mish_backward", "_foreach_norm.Scalar", "convolution_overrideable", "convolution_backward_overrideable",
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
-    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward", "split_with_sizes_copy.out",
+    "_chunk_cat.out",
 };
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     for (const char *name : KERNELS) m.impl(name, torch::CppFunction::makeFromBoxedFunction<&boxed>());
