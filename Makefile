@@ -176,6 +176,11 @@ $(BUILD)/memtide_mpi.so $(BUILD)/tests/mpi/memtide_mpi.so: kernels/mpi/comm_mpi.
 	$(Q)$(MPICC) $(CFLAGS) $(FLAGS) -Wno-cast-function-type -shared -Wl,-z,defs -Wl,--version-script=kernels/mpi/exports.map -o $@ \
 	    $(filter %.c %.o,$^)
 
+$(BUILD)/tests/bench/collectives: tests/bench/collectives.c $(LIB_OBJ)
+	@mkdir -p $(@D)
+	@echo "  LINK $@"
+	$(Q)$(MPICC) $(CFLAGS) $(FLAGS) -MF $@.d -o $@ $< $(LIB_OBJ) $(LIBS) $(EXTRA)
+
 $(BUILD)/memtide_plan.so: $(PLAN_OBJ) $(PLUGIN_CORE) kernels/cuda/plan.map
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/plan.map -o $@ $(filter %.o,$^) \
@@ -374,6 +379,11 @@ bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of five
 	$(Q)$(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON) \
 	    $(BENCH)
 
+ROOT_MPI = $(if $(filter 0,$(shell id -u)),--allow-run-as-root)
+bench-ranks: all $(BUILD)/tests/bench/collectives ## how long collective ops take beside MPI's own, on RANKS (2) ranks
+	$(Q)OMP_NUM_THREADS=1 mpirun $(ROOT_MPI) --oversubscribe --bind-to none -n $(or $(RANKS),2) \
+	    -x MEMTIDE_MPI=$(abspath $(MPI)) $(BUILD)/tests/bench/collectives
+
 peer-fuzz: $(BUILD)/memtide ## slow: COUNT random networks in fp32 against PyTorch in float64 (2.1 or later, in PYTHON)
 	$(Q)if $(PYTHON) -c 'import torch, numpy' 2>/dev/null; then $(PYTHON) -W ignore tests/peers/fuzz.py \
 	    --memtide $(BUILD)/memtide --count $(or $(COUNT),300) --seed $(or $(SEED),1); \
@@ -499,7 +509,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
