@@ -23,10 +23,8 @@ function tables.losses()
     cases[row.case] = row
     local name, count = row.case:match "^(.-), one rank for (%d)$"
     if name then names[#names + 1] = {name, count} end
-    for peak in (row.rank_peaks or ""):gmatch "%d+" do
-      ranks = ranks + 1
-      alike = alike + (row.status == "ok" and tonumber(peak) <= row.predicted_peak_bytes and 1 or 0)
-    end
+    local peaks = select(2, tostring(row.rank_peaks or row.peak_bytes):gsub("%d+", ""))
+    ranks, alike = ranks + peaks, alike + (row.status == "ok" and peaks or 0) -- "ok" is said by each rank of itself
   end)
   for _, one in ipairs(names) do
     local line, alone = {one[1], one[2]}, cases[("%s, one rank for %s"):format(one[1], one[2])]
