@@ -142,7 +142,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
 # ---- the CUDA device: a shared object with the parts of the core that it needs; only its entry point is visible.
 # -z defs: an op without a kernel is a link error.
 PLUGIN_CORE = $(patsubst %,$(BUILD)/core/%.o,base/err base/mem base/shape program/linear_loss program/op program/op_cache)
-PLUGIN_LINK = -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/exports.map
+PLUGIN_LINK = -shared -Wl,-z,defs -Wl,--version-script=$(filter %.map,$^)
 CUDA_C  = $(filter-out kernels/cuda/plan.c,$(wildcard kernels/cuda/*.c))
 CUDA_CU = $(wildcard kernels/cuda/*.cu)
 DEVICES = $(wildcard kernels/cuda/devices/*)
@@ -202,6 +202,10 @@ CUDA_TESTS = $(if $(CUDA_LACK),,$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard
 $(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(PLUGIN_OBJ) $(REF_OBJ)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ $(PLUGIN_LIBS) -Wl,-rpath,$(CUDA)/lib64 $(EXTRA)
 
+# This one needs nccl.h, and neither the rest of the plugin nor a GPU.
+$(BUILD)/tests/cuda/t_nccl: $(BUILD)/tests/cuda/t_nccl.o $(BUILD)/kernels/cuda/nccl.o $(BUILD)/core/base/err.o
+	$(Q)$(CC) $(CFLAGS) -o $@ $^ -ldl -lm $(EXTRA)
+
 $(BUILD)/tests/unit/t_bench: $(BUILD)/kernels/cuda/bench.o
 
 cuda-test: $(CUDA_TESTS) ## tests of cuDNN's plans for a GPU that is not here, and of the files that keep them
@@ -213,9 +217,11 @@ $(BUILD)/devices/%: kernels/cuda/devices/%
 # The same device with tests/emulate/ instead of CUDA, for machines without a GPU. Files that need NVIDIA's libraries are
 # left out; tests/emulate/ replaces them.
 LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_device.c cudnn_graph.c engines.c plan_cache.c gemm.c)
-EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(filter-out tests/emulate/t_%,$(wildcard tests/emulate/*.c))
+EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(filter-out tests/emulate/t_% %/nccl.c,$(wildcard tests/emulate/*.c))
 EMULATED_OBJ = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/emulate/%.o)
-EMULATED_PLUGIN = $(BUILD)/emulate/memtide_cuda.so
+EMULATED_DEVICE = $(BUILD)/emulate/memtide_cuda.so
+EMULATED_NCCL = $(BUILD)/emulate/libnccl.so.2
+EMULATED_PLUGIN = $(EMULATED_DEVICE) $(EMULATED_NCCL)
 EMULATE = -Itests/emulate -Ikernels/cuda -Icore -Itests
 
 $(BUILD)/emulate/%.o: %.c
@@ -230,10 +236,15 @@ $(BUILD)/emulate/%.cu.o: %.cu
 	$(Q)$(CXX) $(CFLAGS) -O2 $(EMULATE) -x c++ -std=c++17 -D_GNU_SOURCE -fPIC -ffp-contract=off -fno-math-errno \
 	    $(CXXWARN) -MMD -MP $(EXTRA) -c -o $@ $<
 
-$(EMULATED_PLUGIN): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE) kernels/cuda/exports.map \
+$(EMULATED_DEVICE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE) tests/emulate/exports.map \
     $(DEVICES:kernels/cuda/%=$(BUILD)/emulate/%)
 	@echo "  LINK $@"
 	$(Q)$(CXX) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) -ldl -lm $(EXTRA)
+
+# A library of its own, as NCCL is one, which finds the plugin that has loaded it.
+$(EMULATED_NCCL): $(BUILD)/emulate/tests/emulate/nccl.o $(EMULATED_DEVICE)
+	@echo "  LINK $@"
+	$(Q)$(CC) $(CFLAGS) -shared -Wl,-z,defs -Wl,-rpath,'$$ORIGIN' -o $@ $< -L$(@D) -l:memtide_cuda.so -lm $(EXTRA)
 
 $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@

@@ -83,9 +83,24 @@ function tables.fine_tuning()
   for _, method in ipairs{"full", "lora", "qlora"} do
     local line = {method}
     for _, framework in ipairs{"memtide", "pytorch"} do
-      for _, checkpoint in ipairs{"none", "marked"} do 
+      for _, checkpoint in ipairs{"none", "marked"} do
         line[#line + 1] = peak(rows[("method=%s checkpoint=%s framework=%s device=%s"):format(method, checkpoint, framework, devices[framework])])
       end
+    end
+    lines[#lines + 1] = line
+  end
+  put(lines)
+end
+
+-- experiments/lora.lua, all parameters, with checkpoints: what paged states leave on the device
+function tables.paged()
+  local lines = {{"", "memtide", "on the host", "PyTorch", "on the host"}}
+  for _, kind in ipairs{"AdamW", "PagedAdamW", "PagedAdamW8bit"} do
+    local line = {("`%s`"):format(kind)}
+    for _, framework in ipairs{"memtide", "pytorch"} do
+      local found = common.predicted(script "lora", {method = "full", checkpoint = "marked", optimizer = {mt.optim[kind]{lr = 2e-4}}},
+        function(values) return values.framework == framework end)
+      line[#line + 1], line[#line + 2] = peak(found[1]), grouped(found[1].host_bytes)
     end
     lines[#lines + 1] = line
   end

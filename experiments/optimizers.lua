@@ -1,5 +1,6 @@
 -- What an optimizer's states cost: none for SGD, one number per parameter with momentum, up to three for others, for
--- Adafactor one per row and one per column, and for states of 8 bits a quarter of the bytes.
+-- Adafactor one per row and one per column, for states of 8 bits a quarter of the bytes, and for paged ones those of one parameter
+-- at a time.
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
 
@@ -29,6 +30,7 @@ return mt.experiment{
     {case = "Adam", optimizer = optim.Adam{lr = 1e-3}},
     {case = "AdamW", optimizer = optim.AdamW{lr = 1e-3}},
     {case = "AdamW8bit", optimizer = optim.AdamW8bit{lr = 1e-3}},
+    {case = "PagedAdamW", optimizer = optim.PagedAdamW{lr = 1e-3}},
     {case = "AdamW with amsgrad", optimizer = optim.AdamW{lr = 1e-3, amsgrad = true}},
   },
   claims = {
@@ -36,6 +38,8 @@ return mt.experiment{
       less = {"Adafactor", "SGD with momentum"}},
     {claim = "states of 8 bits have a quarter of the bytes, and 4 more for each 256 numbers", of = "optimizer_bytes",
       source = "torchao's states", ratio = {"AdamW8bit", "AdamW"}, expect = 0.25 + 1 / 256, tolerance = 0.01},
+    {claim = "paged states change no loss", of = "loss_last", equal = {"PagedAdamW", "AdamW"}},
+    {claim = "... and need less of the device", of = "peak_bytes", less = {"PagedAdamW", "AdamW"}},
     numbers("Lion", 1), numbers("Adagrad", 1), numbers("RMSprop", 1), numbers("RMSprop with momentum", 2),
     numbers("RMSprop with momentum, centered", 3), numbers("Adam", 2), numbers("AdamW", 2),
     numbers("AdamW with amsgrad", 3),

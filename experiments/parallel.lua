@@ -42,15 +42,14 @@ claim("products in parts give it but for rounding", MEGATRON, "loss_last", "equa
 claim("... also with ZeRO-3", MEGATRON, "loss_last", "equal", cell "tensor and ZeRO-3", cell "one rank", nil, 1e-4)
 for _, precision in ipairs{"fp32", "amp_bf16"} do
   local function of(case) return cell(case, precision) end
-  local function divided(stage, what, columns, more)
+  local function divided(stage, what, columns, whole) -- whole: the share that a rank has not divided, at most
     claim(("%s: ZeRO-%d divides %s by the number of ranks"):format(precision, stage, what), ZERO, columns, "ratio",
       of(stage == 1 and "ZeRO-1" or ("stage %d, two micro-batches"):format(stage)),
-      of(stage == 1 and "data parallel" or "stage 0, two micro-batches"), 1 / ranks, more * ranks)
+      of(stage == 1 and "data parallel" or "stage 0, two micro-batches"), 1 / ranks, whole * (ranks - 1))
   end
-  divided(1, "states", "optimizer_bytes", 0.01)
-  -- the layers that compute at the peak are whole: at most a tenth of all
-  divided(2, "gradients, too,", "gradients_bytes", 0.1)
-  divided(3, "weights, gradients and states", {"weights_bytes", "gradients_bytes", "optimizer_bytes"}, 0.1)
+  divided(1, "states", "optimizer_bytes", 0.02) -- those of small parameters
+  divided(2, "gradients, too,", "gradients_bytes", 0.2) -- those that are made at the peak
+  divided(3, "weights, gradients and states", {"weights_bytes", "gradients_bytes", "optimizer_bytes"}, 0.2)
   claim(precision .. ": each stage needs less than the one before", ZERO, "peak_bytes", "less", of "ZeRO-1", of "data parallel")
   claim("... the second", ZERO, "peak_bytes", "less", of "stage 2, two micro-batches", of "stage 0, two micro-batches")
   claim("... the third", ZERO, "peak_bytes", "less", of "ZeRO-3", of "ZeRO-2")

@@ -24,6 +24,12 @@ static void release(void *content) {
     mem_free(r);
 }
 
+/* What this rank is doing, for its last words; global, because a signal handler gets no argument. */
+static struct {
+    volatile sig_atomic_t waits; /* for other ranks */
+    char rank[12], note[128];
+} doing;
+
 static Ranks *ranks_at(lua_State *L) { return bind_get(L, 1, BOX_COMM); }
 
 /* comm() -> Comm: of the processes that mpirun has started with this one; nil, message, code */
@@ -33,7 +39,14 @@ static int open_comm(lua_State *L) {
     Ranks *r = mem_new(sizeof *r);
     if (!r) return bind_error(L, "out of host memory");
     box->content = r;
-    return comm_open(&r->all, &e) ? bind_fail(L, &e) : 1;
+    Comm *opened;
+    if (comm_open(&opened, &e)) return bind_fail(L, &e);
+    if (comm_watch(opened, &doing.waits, &r->all, &e)) {
+        comm_close(opened);
+        return bind_fail(L, &e);
+    }
+    snprintf(doing.rank, sizeof doing.rank, "%d", opened->rank);
+    return 1;
 }
 
 /* comm:rank() -> this process's number, from 0, and how many there are */
@@ -42,6 +55,15 @@ static int rank(lua_State *L) {
     lua_pushinteger(L, r->all->rank);
     lua_pushinteger(L, r->all->world);
     return 2;
+}
+
+/* comm:device(name) -> the name of this rank's own device; nil, message, code: see device_of_rank */
+static int device_name(lua_State *L) {
+    Err e;
+    char own[DEVICE_NAME];
+    if (device_of_rank(luaL_checkstring(L, 2), ranks_at(L)->all->world, own, &e)) return bind_fail(L, &e);
+    lua_pushstring(L, own);
+    return 1;
 }
 
 /* A group of the ranks that give this color; NULL where it would be one alone. */
@@ -59,8 +81,9 @@ static int attach(lua_State *L) {
     const int tensor = (int)luaL_checkinteger(L, 3), data = r->all->world / tensor, at = r->all->rank;
     int code = group_of(r, data, at % tensor, &r->axis[MESH_DATA], &e);
     if (!code) code = group_of(r, tensor, at / tensor, &r->axis[MESH_TENSOR], &e);
+    for (int axis = 0; axis < MESH_AXES && !code; axis++)
+        if (r->axis[axis]) code = device_join(device, (MeshAxis)axis, r->axis[axis], &e);
     if (code) return bind_fail(L, &e);
-    memcpy(device->comm, r->axis, sizeof device->comm);
     lua_pushboolean(L, true);
     return 1;
 }
@@ -117,9 +140,35 @@ static int end_all(lua_State *L) {
 
 static int said = -1; /* a copy of the descriptor; global, because a process has one standard output */
 
-/* rank_output() -> true: from now on prints go to standard error. The rank ends when what has started it ends. */
+/* SIGTERM ends a rank that has no end by itself. It says in its log what it is doing, from which the worker learns which rank
+ * the others wait for (ranks.lua). Only calls that are safe in a signal handler; one write, so that no other rank's words get
+ * between. */
+static void last_words(int number) {
+    const char *const parts[] = {"memtide: rank ", doing.rank, doing.waits ? " waits while " : " is ", doing.note, "\n"};
+    char text[sizeof doing + 64];
+    size_t n = 0;
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+        for (const char *c = parts[i]; *c && n < sizeof text; c++) text[n++] = *c;
+    const ssize_t written = write(STDERR_FILENO, text, n);
+    (void)written; /* nobody is left to be told */
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+/* rank_note(text), (text, i, n): what this rank is doing, "text" or "text i of n" */
+static int rank_note(lua_State *L) {
+    const char *what = luaL_checkstring(L, 1);
+    if (lua_isinteger(L, 2))
+        snprintf(doing.note, sizeof doing.note, "%s %lld of %lld", what, (long long)lua_tointeger(L, 2), (long long)lua_tointeger(L, 3));
+    else snprintf(doing.note, sizeof doing.note, "%s", what);
+    return 0;
+}
+
+/* rank_output() -> true: from now on prints go to standard error. The rank ends when what has started it ends, and tells by
+ * its last words what it was doing. */
 static int rank_output(lua_State *L) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGTERM, last_words);
     said = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 10);
     if (said < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
         Err e;
@@ -158,9 +207,9 @@ static int rank_hear(lua_State *L) {
 }
 
 void bind_open_comm(lua_State *L) {
-    static const luaL_Reg methods[] = {{"rank", rank}, {"attach", attach}, {"gather", gather}, {"broadcast", broadcast},
+    static const luaL_Reg methods[] = {{"rank", rank}, {"device", device_name}, {"attach", attach}, {"gather", gather}, {"broadcast", broadcast},
         {"abort", end_all}, {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"comm", open_comm}, {"rank_output", rank_output}, {"rank_say", rank_say},
+    static const luaL_Reg functions[] = {{"comm", open_comm}, {"rank_output", rank_output}, {"rank_note", rank_note}, {"rank_say", rank_say},
         {"rank_hear", rank_hear}, {NULL, NULL}};
     bind_type(L, BOX_COMM, methods);
     luaL_setfuncs(L, functions, 0);

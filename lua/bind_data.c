@@ -162,7 +162,8 @@ static int new_text(lua_State *L) {
     return dataset_result(L, box, code, d, &e);
 }
 
-/* dataset_random{count =, shape =, tokens =, classes =, target = shape, seed =}: classes, target or both; see data.h */
+/* dataset_random{count =, shape =, tokens =, classes =, target = shape, seed =}: classes, target or both; positions = true: of
+ * sequences that share a row, none longer than `tokens`; see data.h */
 static int new_random(lua_State *L) {
     Err e;
     Dataset *d = NULL;
@@ -177,11 +178,88 @@ static int new_random(lua_State *L) {
         return bind_error(L, "classes: expected a whole number that is not negative");
     uint64_t seed = (uint64_t)bind_integer(L, 1, "seed", 0);
     lua_Integer tokens = bind_integer(L, 1, "tokens", 0);
+    const bool positions = bind_boolean(L, 1, "positions", false);
+    if (positions && (sample.rank != 1 || tokens < 1)) return bind_error(L, "positions: expected steps, and how many tokens there are at most");
     if (tokens < 0 || tokens > INT32_MAX) return bind_error(L, "tokens: expected a whole number that is not negative");
     Box *box = bind_new(L, BOX_DATASET, release_dataset);
-    int code = tokens ? dataset_random_tokens(count, &sample, (int)tokens, (int)classes, &target, seed, &d, &e)
+    int code = positions ? dataset_random_positions(count, sample.dim[0], tokens, seed, &d, &e)
+               : tokens ? dataset_random_tokens(count, &sample, (int)tokens, (int)classes, &target, seed, &d, &e)
                       : dataset_random(count, &sample, (int)classes, &target, seed, &d, &e);
     return dataset_result(L, box, code, d, &e);
+}
+
+/* The length of the list, or of the string, on top of the stack, which is sequence i of data.packed */
+static lua_Unsigned sequence_length(lua_State *L, lua_Integer i) {
+    if (lua_type(L, -1) == LUA_TSTRING || lua_istable(L, -1)) return lua_rawlen(L, -1);
+    bind_error(L, "data.packed: sequence %I: expected a list of tokens, or a string, found %s", (LUAI_UACINT)i, bind_show(L, -1));
+    return 0;
+}
+
+/* Its tokens: whole numbers, or the string's bytes */
+static void read_sequence(lua_State *L, lua_Integer i, int32_t *token, int64_t length) {
+    const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+    for (int64_t k = 0; k < length; k++) {
+        if (text) {
+            token[k] = (unsigned char)text[k];
+            continue;
+        }
+        lua_rawgeti(L, -1, k + 1);
+        if (!lua_isinteger(L, -1) || lua_tointeger(L, -1) < 0 || lua_tointeger(L, -1) > INT32_MAX)
+            bind_error(L, "data.packed: sequence %I, place %I: expected a token, found %s", (LUAI_UACINT)i, (LUAI_UACINT)(k + 1),
+                       bind_show(L, -1));
+        token[k] = (int32_t)lua_tointeger(L, -1);
+        lua_pop(L, 1);
+    }
+}
+
+/* The list at `index` as sequences, whose numbers are in two blocks that are pushed */
+static Sequences sequences_of(lua_State *L, int index) {
+    const lua_Integer n = lua_istable(L, index) ? (lua_Integer)lua_rawlen(L, index) : 0;
+    int64_t total = 0;
+    if (!lua_istable(L, index)) bind_error(L, "data.packed: sequences: expected a list, found %s", bind_show(L, index));
+    int64_t *length = lua_newuserdatauv(L, ((size_t)n + 1) * sizeof *length, 0);
+    for (lua_Integer i = 1; i <= n; i++, lua_pop(L, 1)) {
+        lua_rawgeti(L, index, i);
+        length[i - 1] = (int64_t)sequence_length(L, i);
+        total += length[i - 1];
+    }
+    int32_t *token = lua_newuserdatauv(L, ((size_t)total + 1) * sizeof *token, 0), *at = token;
+    for (lua_Integer i = 1; i <= n; at += length[i - 1], i++, lua_pop(L, 1)) {
+        lua_rawgeti(L, index, i);
+        read_sequence(L, i, at, length[i - 1]);
+    }
+    return (Sequences){token, length, n};
+}
+
+static int32_t whole_in(lua_State *L, int index, const char *key, lua_Integer otherwise) {
+    const lua_Integer n = bind_integer(L, index, key, otherwise);
+    if (n < INT32_MIN || n > INT32_MAX) bind_error(L, "data.packed: %s: expected a number of 32 bits, found %I", key, (LUAI_UACINT)n);
+    return (int32_t)n;
+}
+
+/* dataset_packed{sequences =, window =, tokens =, wrapped =, seed =, ignore_index =, pad =} -> the ids, the positions, {sequences,
+ * tokens, padding, padded}; see Packed. seed nil: not shuffled */
+static int new_packed(lua_State *L) {
+    Err e;
+    Packed made;
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    lua_getfield(L, 1, "sequences");
+    const Sequences of = sequences_of(L, 2);
+    const Packing how = {.window = bind_integer(L, 1, "window", 0), .wrapped = bind_boolean(L, 1, "wrapped", false),
+                         .shuffle = lua_getfield(L, 1, "seed") != LUA_TNIL, .seed = (uint64_t)bind_integer(L, 1, "seed", 0),
+                         .tokens = whole_in(L, 1, "tokens", 0), .ignore_index = whole_in(L, 1, "ignore_index", -100),
+                         .pad = whole_in(L, 1, "pad", 0)};
+    Box *ids = bind_new(L, BOX_DATASET, release_dataset), *positions = bind_new(L, BOX_DATASET, release_dataset);
+    if (dataset_packed(&of, &how, &made, &e)) return bind_fail(L, &e);
+    ids->content = made.ids;
+    positions->content = made.positions;
+    lua_createtable(L, 0, 4);
+    bind_set_integer(L, "sequences", made.sequences);
+    bind_set_integer(L, "tokens", made.tokens);
+    bind_set_integer(L, "padding", made.padding);
+    bind_set_integer(L, "padded", made.padded);
+    return 3;
 }
 
 /* dataset:info() -> {count, shape, classes, target, tokens, alphabet, text}; what it does not have is nil. alphabet: of
@@ -406,7 +484,7 @@ void bind_open_data(lua_State *L) {
         {"batches", batches}, {"info", loader_info}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"dataset_idx", new_idx}, {"dataset_cifar10", new_cifar10},
         {"dataset_npy", new_npy}, {"dataset_tar", new_tar}, {"dataset_text", new_text},
-        {"dataset_random", new_random}, {"loader", new_loader}, {"batch", new_batch}, {"joined", joined}, {NULL, NULL}};
+        {"dataset_random", new_random}, {"dataset_packed", new_packed}, {"loader", new_loader}, {"batch", new_batch}, {"joined", joined}, {NULL, NULL}};
     luaL_newmetatable(L, BATCH_TYPE);
     luaL_newlib(L, of_batch);
     lua_setfield(L, -2, "__index");

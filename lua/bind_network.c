@@ -309,8 +309,8 @@ static int parameters(lua_State *L) {
     return 2;
 }
 
-/* network:inputs() -> {{name, shape, indices}, ...}; name: "" of a single one; indices: the input's must be below it, nil:
- * it is numbers */
+/* network:inputs() -> {{name, shape, indices, positions}, ...}; name: "" of a single one; indices: the input's must be below
+ * it, nil: it is numbers; positions: they are those of sequences that share a row */
 static int inputs(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
     lua_createtable(L, n->n_inputs, 0);
@@ -319,6 +319,7 @@ static int inputs(lua_State *L) {
         lua_createtable(L, 0, 3);
         bind_set_string(L, "name", in->name);
         if (in->indices) bind_set_integer(L, "indices", in->indices);
+        if (in->positions) lua_pushboolean(L, true), lua_setfield(L, -2, "positions");
         if (in->bytes) lua_pushboolean(L, true), lua_setfield(L, -2, "bytes");
         bind_push_shape(L, &in->shape);
         lua_setfield(L, -2, "shape");

@@ -157,14 +157,15 @@ static int optimizer_bytes(lua_State *L) {
     return 1;
 }
 
-/* optimizer_kinds() -> {{name =, spec =}, ...} */
+/* optimizer_kinds() -> {{name =, spec =, paged =}, ...}; paged: its states wait in the host's memory */
 static int optimizer_kinds(lua_State *L) {
     const char *name, *spec;
     lua_newtable(L);
     for (int i = 0; (spec = optimizer_spec(i, &name)) != NULL; i++) {
-        lua_createtable(L, 0, 2);
+        lua_createtable(L, 0, 3);
         bind_set_string(L, "name", name);
         bind_set_string(L, "spec", spec);
+        bind_set_boolean(L, "paged", optimizer_is_paged((OptimKind)i));
         lua_rawseti(L, -2, i + 1);
     }
     return 1;

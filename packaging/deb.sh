@@ -39,6 +39,7 @@ Maintainer: $author
 Section: science
 Priority: optional
 Depends: $depends
+Suggests: openmpi-bin
 Installed-Size: $(du -sk "$root/usr" | cut -f1)
 Description: memory of neural-network training, predicted and measured
  A short Lua script defines a network and the settings to sweep. memtide turns

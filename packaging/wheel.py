@@ -62,7 +62,7 @@ def main(build, version):
     shutil.copy(os.path.join(here, "memtide.py"), os.path.join(package, "__init__.py"))
     with open(os.path.join(package, "__main__.py"), "w") as f:
         f.write("from memtide import main\n\nmain()\n")
-    parts = ["memtide", "memtide_plan.so"]
+    parts = ["memtide", "memtide_plan.so"] # ranks need an MPI of the system: without memtide_mpi.so
     for name in parts:
         source = os.path.join(build, name)
         if os.path.exists(source):

@@ -21,7 +21,6 @@ static const Temporaries temporaries[] = {
     {OP_radam, {"aten::_foreach_sqrt"}, {{NULL}}, true, 0, 22, 0, 6},
     {OP_nadam, {"aten::_foreach_sqrt"}, {{"aten::div", false}, {"aten::sqrt", true}}, false, 0, 22, 0, 0},
     {OP_adamax, {"aten::_foreach_abs"}, {{"aten::abs", false}}, false, 1, 16, 0, 0},
-    {OP_lion, {NULL}, {{NULL}}, false, 0, 5, 0, 0}, /* bitsandbytes': a kernel for each parameter */
     {OP_rmsprop, {"aten::_foreach_sqrt"}, {{"aten::sqrt", true}}, false, 0, 13, 5, 0},
     {OP_adagrad, {"aten::_foreach_sqrt", "aten::_foreach_mul"}, {{"aten::sqrt", true}}, false, 2, 13, 0, -2},
     {OP_adadelta, {"aten::_foreach_add", "aten::_foreach_add"}, {{"aten::add", true}, {"aten::add", true}}, false, 0, 27, 0, 0},
@@ -35,9 +34,18 @@ static const Temporaries *temporaries_of(const EagerOptim *s) {
     return NULL;
 }
 
+bool optim_is_bnb(const Optimizer *o) { return optimizer_base(o->kind) == OPTIM_Lion || optimizer_is_paged(o->kind); }
+
+/* Of 8-bit states: the least numbers of a parameter (min_8bit_size); those that share a scale; those of a map */
+enum { BNB_LEAST = 4096, BNB_BLOCK = 256, BNB_CODES = 256 };
+
 const char *optim_unknown(const Optimizer *o, OptimForm form) {
+    if (optimizer_is_paged(o->kind) && o->rule.amsgrad) return "bitsandbytes' optimizers have no amsgrad";
+    if (optimizer_is_paged(o->kind) && o->rule.block_size && o->rule.block_size != BNB_BLOCK)
+        return "bitsandbytes' optimizers have a block_size of 256";
     switch (o->kind) {
-    case OPTIM_Adam8bit: case OPTIM_AdamW8bit: return "torchao's 8-bit optimizers are not predicted";
+    case OPTIM_Adam8bit: case OPTIM_AdamW8bit:
+        return "torchao's 8-bit optimizers are not predicted; bitsandbytes' PagedAdam8bit and PagedAdamW8bit are";
     case OPTIM_Rule: return form == FORM_FORLOOP ? NULL : "a Rule is a for-loop over parameters: it has no other form";
     default: break;
     }
@@ -66,13 +74,6 @@ static Tensor *like(Eager *g, const char *op, const Tensor *p) {
     return tensor_like(g, p, p->type);
 }
 
-/* Those of bitsandbytes are fp32 whatever the parameter is. */
-static Tensor *new_state(Eager *g, const EagerOptim *s, const Tensor *p) {
-    if (rule_of(s) != OP_lion) return like(g, "aten::zeros_like", p);
-    eager_op(g, "aten::zeros_like");
-    return tensor_like(g, p, T_FLOAT);
-}
-
 /* Tensors of the parameter's size that start at zero. */
 static int count_states(const EagerOptim *s) {
     const OptimRule *r = &s->optimizer->rule;
@@ -90,7 +91,29 @@ static void make_states(Eager *g, EagerOptim *s) {
     g->category = CAT_OPTIMIZER;
     for (int i = 0; i < s->n; i++) {
         if (n && s->form == FORM_FUSED) s->states[i][EAGER_STATES - 1] = aten_random(g, "aten::zeros", (Size){0, {0}}, T_FLOAT);
-        for (int k = 0; k < n; k++) s->states[i][k] = new_state(g, s, s->params[i]);
+        for (int k = 0; k < n; k++) s->states[i][k] = like(g, "aten::zeros_like", s->params[i]);
+    }
+}
+
+/* bitsandbytes' states are fp32, or codes if the parameter is large, whatever type it has. Paged ones are managed memory,
+ * which the caching allocator knows nothing of; scales are not. */
+static void make_bnb_states(Eager *g, EagerOptim *s) {
+    const int n = count_states(s);
+    g->category = CAT_OPTIMIZER;
+    for (int i = 0; i < s->n; i++) {
+        const Tensor *p = s->params[i];
+        const int64_t numbers = tensor_elements(p);
+        const bool coded = s->optimizer->rule.block_size && numbers >= BNB_LEAST;
+        const bool paged = optimizer_is_paged(s->optimizer->kind) && numbers >= PAGE_LEAST;
+        const ScalarType type = coded ? T_BYTE : T_FLOAT;
+        for (int k = 0; k < n && coded && !s->maps[k]; k++) s->maps[k] = aten_random(g, "aten::_to_copy", SIZE(BNB_CODES), T_FLOAT);
+        eager_op(g, "aten::zeros_like");
+        for (int k = 0; k < n; k++) {
+            if (paged) eager_pages(g, (size_t)numbers * scalar_bytes(type));
+            else s->states[i][k] = tensor_like(g, p, type);
+        }
+        for (int k = 0; k < n && coded; k++)
+            s->states[i][n + k] = aten_random(g, "aten::zeros", SIZE((numbers + BNB_BLOCK - 1) / BNB_BLOCK), T_FLOAT);
     }
 }
 
@@ -348,7 +371,7 @@ static int passes(const EagerOptim *s) {
     const Temporaries *t = temporaries_of(s);
     const bool adagrad = rule_of(s) == OP_adagrad, forloop = s->form == FORM_FORLOOP, momentum = r->momentum != 0;
     if (rule_of(s) == OP_formula) return formula_passes(&s->optimizer->formula);
-    if (s->form == FORM_FUSED) return 3 + 2 * (count_states(s) + adagrad + (rule_of(s) == OP_sgd && momentum));
+    if (s->form == FORM_FUSED || optim_is_bnb(s->optimizer)) return 3 + 2 * (count_states(s) + adagrad + (rule_of(s) == OP_sgd && momentum));
     const int decay = r->weight_decay == 0 ? 0 : r->decoupled ? 2 : 3;
     if (!t) return 17 + decay; /* Adafactor's, of a matrix */
     return t->passes + decay + momentum * t->with_momentum + 3 * ((rule_of(s) == OP_sgd && r->nesterov) + r->amsgrad) + 6 * r->centered +
@@ -364,13 +387,14 @@ void optim_moves(Eager *g, const EagerOptim *s, int n) {
 
 void optim_run(Eager *g, EagerOptim *s) {
     const Eager before = *g;
-    const bool adafactor = rule_of(s) == OP_adafactor, script = rule_of(s) == OP_formula;
+    const bool adafactor = rule_of(s) == OP_adafactor, script = rule_of(s) == OP_formula, bnb = optim_is_bnb(s->optimizer);
     g->grad = false;
-    if (!s->made && !script) (adafactor ? make_factors : make_states)(g, s);
+    if (!s->made && !script) (adafactor ? make_factors : bnb ? make_bnb_states : make_states)(g, s);
     g->category = CAT_OTHER;
     g->uncounted = true;
     optim_moves(g, s, passes(s));
     if (script) run_formula(g, s);
+    else if (bnb) {} /* a kernel for each parameter */
     else if (adafactor) run_adafactor(g, s);
     else if (s->form == FORM_FOREACH) run_foreach(g, s);
     else if (rule_of(s) == OP_radam) run_radam(g, s);

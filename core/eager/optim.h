@@ -1,5 +1,5 @@
-/* optim.h: optimizer.step() in PyTorch's three forms: the states that it makes in the first step, and the temporaries of
- * each step. Source: torch/optim, PyTorch 2.x. */
+/* optim.h: optimizer.step() in PyTorch's three forms, and bitsandbytes' own: the states that it makes in the first step,
+ * and the temporaries of each step. Sources: torch/optim, PyTorch 2.x; bitsandbytes/optim/optimizer.py, 0.50. */
 #ifndef MT_OPTIM_EAGER_H
 #define MT_OPTIM_EAGER_H
 
@@ -16,9 +16,12 @@ typedef struct EagerOptim {
     Tensor **params;            /* those with a gradient, in model.parameters()' order; lent */
     int n;
     Tensor *(*states)[EAGER_STATES]; /* by parameter: references */
+    Tensor *maps[2];            /* bitsandbytes': what the codes of each state stand for, or NULL */
     int made;                   /* steps */
 } EagerOptim;
 
+/* Is it bitsandbytes', which has one form of its own? */
+bool optim_is_bnb(const Optimizer *o);
 /* NULL, or why it is not predicted. */
 const char *optim_unknown(const Optimizer *o, OptimForm form);
 /* The step from which on all are alike. */

@@ -278,8 +278,17 @@ static int check_segments(const Network *net, const Settings *s, Err *e) {
     return OK;
 }
 
+static int check_inputs(const Network *net, Err *e) {
+    for (int k = 0; k < net->n_inputs; k++)
+        if (net->inputs[k].positions)
+            return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": sequences that share a row (input %s) are not predicted: "
+                           "expected the model without them", net->inputs[k].name);
+    return OK;
+}
+
 static int check(const Network *net, const Settings *s, Err *e) {
-    int code = llama_check(net->root, e);
+    int code = check_inputs(net, e);
+    if (!code) code = llama_check(net->root, e);
     const PrecisionInfo *precision = precision_info(s->precision);
     const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
     if (code) return code;
@@ -293,6 +302,9 @@ static int check(const Network *net, const Settings *s, Err *e) {
     if (s->checkpoint == CHECKPOINT_SQRT && check_segments(net, s, e)) return ERR_SCRIPT;
     if (s->checkpoint != CHECKPOINT_SQRT && s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected checkpoint = \"none\", \"marked\" or \"sqrt\"");
+    if (!s->eval && optim_is_bnb(&s->optimizer) && s->pytorch.channels_last == SAID_TRUE)
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected channels_last = false: bitsandbytes' optimizers lay "
+                                      "parameters in order again, which is not predicted");
     if (s->loss_chunks > 1)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected loss_chunks = 1: the step of "
                                       "torch.nn.functional.linear_cross_entropy in chunks is not predicted");

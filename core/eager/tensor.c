@@ -75,6 +75,11 @@ void eager_inner(Eager *g, const int64_t *bytes, int n) {
     while (count) trace_release(g->trace, taken[--count]);
 }
 
+void eager_pages(Eager *g, size_t bytes) {
+    g->host += bytes;
+    if (g->trace->host < g->host) g->trace->host = g->host;
+}
+
 void eager_forever(Eager *g, size_t bytes) {
     if (bytes && !g->halted) trace_alloc(g->trace, bytes, CAT_WORKSPACE, current_call(g));
 }
@@ -199,8 +204,7 @@ Tensor *tensor_to_host(Eager *g, const Tensor *x) {
     if (s) {
         *s = (Storage){1, -1, 1};
         while (s->host < tensor_bytes(x)) s->host *= 2;
-        g->host += s->host;
-        if (g->trace->host < g->host) g->trace->host = g->host;
+        eager_pages(g, s->host);
     }
     return make(g, s, x->type, &x->size, stride);
 }

@@ -172,8 +172,9 @@ bool tensor_is_only(const Tensor *t);
 /* Allocates pieces of these bytes, one after the other, and frees them: what an op needs while it runs. 0: none. */
 void eager_inner(Eager *g, const int64_t *bytes, int n);
 #define INNER(g, ...) eager_inner(g, (int64_t[]){__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
-/* Allocates what is never freed. */
+/* Allocates what is never freed: of the device; pages of the host's memory that the device reads (cudaMallocManaged). */
 void eager_forever(Eager *g, size_t bytes);
+void eager_pages(Eager *g, size_t bytes);
 
 /* work.c: what the call that runs does beside writing what it allocates. READS: of tensors, NULL is allowed; work_moves:
  * bytes read or written. work_flops: operations on that type, of which the card must do `least` (a causal mask leaves some out),

@@ -144,6 +144,14 @@ int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int cl
     return OK;
 }
 
+int dataset_random_positions(int64_t count, int64_t steps, int64_t most, uint64_t seed, Dataset **out, Err *e) {
+    const Shape sample = shape1(steps), none = {0, {1, 1, 1, 1}};
+    assert(most >= 1 && most <= INT32_MAX);
+    int code = dataset_random_tokens(count, &sample, (int)most, 1, &none, seed, out, e);
+    if (!code) (*out)->positions = true;
+    return code;
+}
+
 int dataset_tokens(const Dataset *d) { return d->tokens; }
 const char *dataset_alphabet(const Dataset *d) { return d->text_bytes ? d->alphabet : NULL; }
 int64_t dataset_count(const Dataset *d) { return d->count; }
@@ -225,6 +233,17 @@ static int32_t draw_whole(const Dataset *d, int64_t i, int what, int end, int64_
     return (int32_t)((uint64_t)draw(d, i, what, k / 4).x[k % 4] * (uint64_t)end >> 32);
 }
 
+/* Each step begins a sequence with a chance of BEGINS in n. */
+static void draw_positions(const Dataset *d, int64_t i, int64_t n, float *x) {
+    enum { BEGINS = 4 };
+    const int steps = (int)min_i64(n, INT32_MAX);
+    x[0] = 0;
+    for (int64_t k = 1; k < n; k++) {
+        const bool begins = draw_whole(d, i, DRAW_X, steps, k) < BEGINS || x[k - 1] + 1 >= (float)d->tokens;
+        x[k] = begins ? 0 : x[k - 1] + 1;
+    }
+}
+
 /* The part that holds sample i */
 static const DataPart *part_of(const Dataset *d, int64_t i) {
     int low = 0, high = d->n_parts;
@@ -242,6 +261,8 @@ static int get_x(const Dataset *d, int64_t i, float *x, Err *e) {
         const DataPart *p = part_of(d, i);
         int code = part_values(p, d->type, d->divisor, offset_of(d, p, i), 0, n, x, e);
         if (code) return code;
+    } else if (d->positions) {
+        draw_positions(d, i, n, x);
     } else if (d->tokens) {
         for (int64_t k = 0; k < n; k++) x[k] = (float)draw_whole(d, i, DRAW_X, d->tokens, k);
     } else {

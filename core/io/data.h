@@ -37,6 +37,26 @@ int dataset_random_tokens(int64_t count, const Shape *sample, int tokens, int cl
  * window one byte further on. */
 int dataset_windows(const char *text, int64_t length, int64_t window, int64_t stride, Dataset **out, Err *e);
 int dataset_text_file(const char *path, int64_t window, int64_t stride, Dataset **out, Err *e);
+/* `count` samples of positions, as of rows of `steps` tokens in which several sequences lie, none longer than `most`: 0, 1, 2,
+ * 0, 1 ... On average a sequence begins at four steps of a row beside the first one. */
+int dataset_random_positions(int64_t count, int64_t steps, int64_t most, uint64_t seed, Dataset **out, Err *e);
+
+/* Sequences one after the other: sequence s has length[s] tokens. */
+typedef struct Sequences { const int32_t *token; const int64_t *length; int64_t count; } Sequences;
+/* window: tokens of a row; wrapped, else best fit decreasing: see data_packed.c; shuffle: by `seed`, else the sequences are
+ * packed in their own order; tokens: all are below it; ignore_index: the label of what is not predicted; pad: a token */
+typedef struct Packing {
+    int64_t window;
+    bool wrapped, shuffle;
+    uint64_t seed;
+    int32_t tokens, ignore_index, pad;
+} Packing;
+/* The rows: ids (window) with labels (window) as targets, and positions (window). tokens, padding: places in the rows that
+ * have one, and those that have none; padded: places without a token if each sequence had a row as long as the longest one */
+typedef struct Packed { Dataset *ids, *positions; int64_t sequences, tokens, padding, padded; } Packed;
+/* ERR_SCRIPT: there is no sequence, one is empty, a token is not below `tokens`, or an option is wrong. 12 bytes of host
+ * memory for each place of the rows. */
+int dataset_packed(const Sequences *of, const Packing *how, Packed *out, Err *e);
 void dataset_free(Dataset *d); /* NULL is allowed */
 
 int64_t dataset_count(const Dataset *d);

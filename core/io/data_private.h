@@ -55,6 +55,7 @@ struct Dataset {
     int tokens;             /* samples are indices below it; 0: they are numbers */
     size_t text_bytes;      /* of a text, whose targets are its samples one byte further on; else 0 */
     char alphabet[256];     /* the byte that a token of a text stands for */
+    bool positions;         /* drawn samples are positions, each below `tokens` */
     float divisor;          /* of u8 values: 255 for pixels, as ToTensor does */
     bool bytes;             /* samples are handed out as the bytes that they are */
     int channels;           /* of the normalisation; 0: none */
@@ -73,6 +74,9 @@ DataPart *dataset_part(Dataset *d, Err *e);
  * the code. */
 int dataset_finish(Dataset *d, int code, Dataset **out, Err *e);
 int data_no_memory(const char *path, size_t bytes, Err *e);
+/* Sets order[n] to a permutation of 0 to n - 1 (Fisher and Yates), a function of seed and epoch only. The remainder is biased
+ * by less than n / 2^64. loader.c */
+void data_permute(int64_t *order, int64_t n, uint64_t seed, int64_t epoch);
 
 /* A plain or gzip-compressed file, or the bytes of one from `origin` on, read once from front to back. */
 typedef struct DataFile {

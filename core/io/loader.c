@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "data.h"
+#include "data_private.h"
 #include "base/mem.h"
 #include "math/rng.h"
 
@@ -41,17 +41,19 @@ struct Loader {
     Place ahead;            /* what the thread fills next */
 };
 
-/* Fisher and Yates' shuffle, a function of seed and epoch only. The remainder is biased by less than count / 2^64. */
+void data_permute(int64_t *order, int64_t n, uint64_t seed, int64_t epoch) {
+    for (int64_t i = 0; i < n; i++) order[i] = i;
+    for (int64_t i = n - 1; i > 0; i--) {
+        Philox r = philox(seed, RNG_SHUFFLE, (uint32_t)epoch, (uint32_t)((uint64_t)epoch >> 32), (uint64_t)i);
+        int64_t j = (int64_t)(((uint64_t)r.x[0] << 32 | r.x[1]) % (uint64_t)(i + 1)), kept = order[i];
+        order[i] = order[j];
+        order[j] = kept;
+    }
+}
+
 static void shuffle(Loader *l, int64_t epoch) {
     if (!l->order || l->ordered_epoch == epoch) return;
-    int64_t n = dataset_count(l->data);
-    for (int64_t i = 0; i < n; i++) l->order[i] = i;
-    for (int64_t i = n - 1; i > 0; i--) {
-        Philox r = philox(l->seed, RNG_SHUFFLE, (uint32_t)epoch, (uint32_t)((uint64_t)epoch >> 32), (uint64_t)i);
-        int64_t j = (int64_t)(((uint64_t)r.x[0] << 32 | r.x[1]) % (uint64_t)(i + 1)), kept = l->order[i];
-        l->order[i] = l->order[j];
-        l->order[j] = kept;
-    }
+    data_permute(l->order, dataset_count(l->data), l->seed, epoch);
     l->ordered_epoch = epoch;
 }
 

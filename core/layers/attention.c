@@ -1,6 +1,7 @@
 /* MultiheadAttention, and CausalSelfAttention (nanoGPT's): products make query, key and value, one product for those
  * that are made of the same input; the op "attention" mixes the steps; one more product follows. In
- * ScaledDotProductAttention that op stands alone. The matrix of scores is never stored. */
+ * ScaledDotProductAttention that op stands alone. The matrix of scores is never stored. A row may hold several sequences,
+ * whose positions are one more input: each sees itself alone. */
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
@@ -66,8 +67,9 @@ static int declare_all(Network *n, Layer *l, int64_t width, Err *e) {
     return code || !has_bias(l) ? code : network_param(n, l, k->out[1], shape1(width), bias, NULL, e);
 }
 
-/* Of the query, the key or the value; a single input is all three. */
-static const Shape *part_shape(const Layer *l, int part) { return &l->ins[l->n_in == 1 ? 0 : part].shape; }
+/* Which input is the query, the key or the value; a single sequence is all three. */
+static int input_of(const Layer *l, int part) { return l->n_in < PARTS ? 0 : part; }
+static const Shape *part_shape(const Layer *l, int part) { return &l->ins[input_of(l, part)].shape; }
 
 /* Checks that query, key and value have features[PARTS], and fit each other. time: the dimension of the
  * steps, 0 or 1. */
@@ -78,14 +80,14 @@ static int expect_parts(const Layer *l, const int64_t *features, int time, Err *
     char one[SHAPE_TEXT], two[SHAPE_TEXT], three[SHAPE_TEXT];
     for (int i = 0; i < PARTS; i++) {
         const Shape *s = part_shape(l, i);
-        if (l->ins[l->n_in == 1 ? 0 : i].param)
+        if (l->ins[input_of(l, i)].param)
             return layer_error(l, e, "expected %s that a layer gives, found a parameter", name[i]);
         if (s->rank != 3)
-            return layer_error(l, e, "expected %s of 3 dimensions %s, found %s", l->n_in == 1 ? "an input" : name[i],
+            return layer_error(l, e, "expected %s of 3 dimensions %s, found %s", l->n_in < PARTS ? "an input" : name[i],
                                meaning, shape_text(s, one));
         if (s->dim[2] != features[i])
             return layer_error(l, e, "expected %s of %" PRId64 " features %s, found %" PRId64,
-                               l->n_in == 1 && i == 0 ? "an input" : name[i], features[i], meaning, s->dim[2]);
+                               l->n_in < PARTS && i == 0 ? "an input" : name[i], features[i], meaning, s->dim[2]);
     }
     if (q->dim[1 - time] == k->dim[1 - time] && k->dim[0] == v->dim[0] && k->dim[1] == v->dim[1]) return OK;
     return layer_error(l, e, "expected one batch, and as many keys as values %s, found %s, %s and %s", meaning,
@@ -97,7 +99,8 @@ int layer_attention_shape(Network *n, Layer *l, Err *e) {
     int64_t width = width_of(l), heads = options_int(&l->options, k->heads);
     double p = options_float(&l->options, "dropout");
     bool batch_first = k->causal || options_bool(&l->options, "batch_first");
-    if (l->n_in != 1 && l->n_in != PARTS)
+    if (k->causal && l->n_in > 2) return layer_error(l, e, "takes 1 input or 2 (x, position_ids), found %d", l->n_in);
+    if (!k->causal && l->n_in != 1 && l->n_in != PARTS)
         return layer_error(l, e, "takes 1 input or 3 (query, key, value), found %d", l->n_in);
     int code = layer_expect_range(l, k->width, 1, INT32_MAX / PARTS, e);
     if (!code) code = layer_expect_range(l, k->heads, 1, INT32_MAX, e);
@@ -110,6 +113,7 @@ int layer_attention_shape(Network *n, Layer *l, Err *e) {
     if (!(p >= 0 && p <= 1)) return layer_error(l, e, "dropout must be between 0 and 1, found %g", p);
     const int64_t features[PARTS] = {width, features_of(l, 1), features_of(l, 2)};
     code = expect_parts(l, features, batch_first ? 1 : 0, e);
+    if (!code && l->n_in == 2) code = layer_expect_positions(n, l, 1, e);
     return code ? code : declare_all(n, l, width, e);
 }
 
@@ -149,7 +153,7 @@ static int project(Lower *lw, const Layer *l, int x, int first, int n) {
 
 /* Emits the op; in training it also gives the log sum exp of each row's scores, which its gradient needs. */
 static int mix(Lower *lw, const Layer *l, const int *in, const Attr *a) {
-    int y = lower_emit(lw, OP_attention, l, in, 5, lower_buf(lw, l, "mixed", DT_F32), a);
+    int y = lower_emit(lw, OP_attention, l, in, 6, lower_buf(lw, l, "mixed", DT_F32), a);
     if (!lw->training || lw->p->failed) return y;
     int batch = a->attention.batch_first ? 0 : 1;
     Shape rows = shape3(l->in.dim[batch], a->attention.heads, l->in.dim[1 - batch]);
@@ -160,7 +164,8 @@ static int mix(Lower *lw, const Layer *l, const int *in, const Attr *a) {
 int layer_attention_forward(Lower *lw, const Layer *l, const int *in) {
     const AttentionKind *kind = kind_of(l);
     double p = lw->training ? options_float(&l->options, "dropout") : 0;
-    int calls = p > 0 ? program_calls(lw->p) : NO_BUF, x[PARTS], of[] = {NO_BUF, NO_BUF, NO_BUF, calls, NO_BUF};
+    int calls = p > 0 ? program_calls(lw->p) : NO_BUF, x[PARTS];
+    int of[] = {NO_BUF, NO_BUF, NO_BUF, calls, NO_BUF, l->n_in == 2 ? in[1] : NO_BUF};
     int32_t heads = (int32_t)options_int(&l->options, kind->heads);
     Attr a, drop;
     memset(&a, 0, sizeof a);
@@ -168,7 +173,7 @@ int layer_attention_forward(Lower *lw, const Layer *l, const int *in) {
         heads, heads, kind->causal || options_bool(&l->options, "is_causal"),
         kind->causal || options_bool(&l->options, "batch_first"), 1.0f / sqrtf((float)(width_of(l) / heads)), (float)p,
         p > 0 ? lw->drops++ : 0, 0, 0};
-    for (int i = 0; i < PARTS; i++) x[i] = in[l->n_in == 1 ? 0 : i];
+    for (int i = 0; i < PARTS; i++) x[i] = in[input_of(l, i)];
     /* where n parts are made of one input, of[i] holds all of them, and the op's next n - 1 operands are absent */
     for (int i = 0, n; i < PARTS; i += n) {
         for (n = 1; is_packed(l) && i + n < PARTS && x[i + n] == x[i]; n++) {}
@@ -199,6 +204,10 @@ static int64_t head_width(const Layer *l, int64_t *features) {
     return width;
 }
 
+/* With `packed` the last input has the positions of several sequences in a row. */
+static bool is_packed_row(const Layer *l) { return options_bool(&l->options, "packed"); }
+static bool has_scores(const Layer *l) { return l->n_in - is_packed_row(l) > PARTS; }
+
 /* The bias (T, S), (heads, T, S) or (N, heads, T, S), the last with 1 in place of N or of heads, in 4 dimensions */
 static Shape bias_shape(const Shape *s) {
     Shape whole = {4, {1, 1, 1, 1}};
@@ -208,7 +217,7 @@ static Shape bias_shape(const Shape *s) {
 
 static int expect_bias(const Layer *l, Err *e) {
     char text[SHAPE_TEXT];
-    if (l->n_in == PARTS) return OK;
+    if (!has_scores(l)) return OK;
     const Shape *s = &l->ins[PARTS].shape, whole = bias_shape(s);
     const int64_t *d = whole.dim, steps = part_shape(l, 0)->dim[1], keys = part_shape(l, 1)->dim[1];
     if (s->rank >= 2 && (d[0] == 1 || d[0] == part_shape(l, 0)->dim[0]) && (d[1] == 1 || d[1] == heads_of(l)) &&
@@ -228,13 +237,14 @@ static int whole_bias(Lower *lw, const Layer *l, int bias) {
 
 int layer_sdpa_shape(Network *n, Layer *l, Err *e) {
     const double p = options_float(&l->options, "dropout_p");
+    const int given = l->n_in - is_packed_row(l);
     int64_t features[PARTS];
-    (void)n;
     int code = layer_expect_range(l, "num_heads", 1, INT32_MAX, e);
     if (!code) code = layer_expect_rank(l, 3, "(N, T, C)", e);
     if (code) return code;
-    if (l->n_in != PARTS && l->n_in != PARTS + 1)
-        return layer_error(l, e, "takes 3 inputs or 4 (query, key, value, bias), found %d", l->n_in);
+    if (given != PARTS && given != PARTS + 1)
+        return layer_error(l, e, is_packed_row(l) ? "takes 4 inputs or 5 (query, key, value, bias, position_ids), found %d"
+                                              : "takes 3 inputs or 4 (query, key, value, bias), found %d", l->n_in);
     if (!(p >= 0 && p <= 1)) return layer_error(l, e, "dropout_p must be between 0 and 1, found %g", p);
     if (head_width(l, features) * heads_of(l) != features[0])
         return layer_error(l, e, "num_heads: expected a divisor of the query's %" PRId64 " features, found %" PRId64,
@@ -246,6 +256,10 @@ int layer_sdpa_shape(Network *n, Layer *l, Err *e) {
     if (!code && options_int(&l->options, "window") &&
         (!options_bool(&l->options, "is_causal") || part_shape(l, 0)->dim[1] != part_shape(l, 1)->dim[1]))
         return layer_error(l, e, "window: expected is_causal, and as many keys as queries");
+    if (!code && is_packed_row(l) &&
+        (!options_bool(&l->options, "is_causal") || part_shape(l, 0)->dim[1] != part_shape(l, 1)->dim[1]))
+        return layer_error(l, e, "packed: expected is_causal, and as many keys as queries");
+    if (!code && is_packed_row(l)) code = layer_expect_positions(n, l, l->n_in - 1, e);
     return code ? code : expect_bias(l, e);
 }
 
@@ -261,6 +275,7 @@ int layer_sdpa_forward(Lower *lw, const Layer *l, const int *in) {
         own_scale ? (float)options_float(&l->options, "scale") : 1.0f / sqrtf((float)width), (float)p,
         p > 0 ? lw->drops++ : 0, (int32_t)options_int(&l->options, "window"),
         (float)options_float(&l->options, "softcap")};
-    const int bias = l->n_in > PARTS ? whole_bias(lw, l, in[PARTS]) : NO_BUF;
-    return mix(lw, l, (int[]){in[0], in[1], in[2], p > 0 ? program_calls(lw->p) : NO_BUF, bias}, &a);
+    const int bias = has_scores(l) ? whole_bias(lw, l, in[PARTS]) : NO_BUF;
+    const int positions = is_packed_row(l) ? in[l->n_in - 1] : NO_BUF;
+    return mix(lw, l, (int[]){in[0], in[1], in[2], p > 0 ? program_calls(lw->p) : NO_BUF, bias, positions}, &a);
 }

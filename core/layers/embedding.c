@@ -71,6 +71,23 @@ int layer_positions_forward(Lower *lw, const Layer *l, const int *in) {
     return lower_layer(lw, OP_add_rows, l, in, &a);
 }
 
+/* ---- what reads positions */
+
+int layer_expect_positions(Network *n, const Layer *l, int k, Err *e) {
+    const Value *given = &l->ins[k];
+    const int64_t steps = l->in.dim[1];
+    const Shape each = shape2(l->in.dim[0], steps);
+    char text[SHAPE_TEXT];
+    if (!given->input) return layer_error(l, e, "reads position_ids: expected an input of the network, found a layer's output");
+    if (!shape_equal(&given->shape, &each))
+        return layer_error(l, e, "expected position_ids (%" PRId64 ", %" PRId64 "), found %s", each.dim[0], steps,
+                           shape_text(&given->shape, text));
+    Input *input = &n->inputs[given->input - 1];
+    input->positions = true;
+    input->indices = input->indices ? min_i64(input->indices, steps) : steps;
+    return OK;
+}
+
 /* ---- SelectToken: x (N, T, D) and ids (N, T) become (N, D), as x[arange(N), (ids == token).int().argmax(-1)] or, of the
  * largest, x[arange(N), ids.argmax(-1)]. A sample without the token gives its first step, as there. */
 

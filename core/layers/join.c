@@ -85,8 +85,8 @@ int layer_join_shape(Network *n, Layer *l, Err *e) {
         snprintf(name, sizeof name, "%d", i);
         code = network_infer_child(n, l, i, name, l->ins, l->n_in, e);
     }
-    if (!code && count_values(l) > OP_IN)
-        code = layer_error(l, e, "takes at most %d branches, found %d", OP_IN, l->n_child);
+    if (!code && count_values(l) > LAYER_IN)
+        code = layer_error(l, e, "takes at most %d branches, found %d", LAYER_IN, l->n_child);
     if (!code && l->kind->which == OP_concat) code = find_dim(l, value(l, 0)->shape.rank, 1, &dim, e);
     if (code) return code;
     int broadcast = find_broadcast(l);
@@ -129,10 +129,10 @@ static int join_broadcast(Lower *lw, const Layer *l, int x, int s) {
 }
 
 int layer_join_forward(Lower *lw, const Layer *l, const int *in) {
-    int side[OP_IN] = {0}, dim, n = count_values(l);
+    int side[LAYER_IN] = {0}, dim, n = count_values(l);
     Attr a;
     memset(&a, 0, sizeof a);
-    assert(n >= 1 && n <= OP_IN);
+    assert(n >= 1 && n <= LAYER_IN);
     int broadcast = find_broadcast(l);
     if (broadcast < 0 && is_binary(l)) return layer_binary_forward(lw, l, in);
     for (int k = 0; k < n; k++) {

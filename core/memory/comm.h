@@ -4,6 +4,8 @@
 #ifndef MT_COMM_H
 #define MT_COMM_H
 
+#include <signal.h>
+
 #include "base/base.h"
 #include "base/err.h"
 
@@ -37,6 +39,9 @@ struct Comm { const CommTable *table; int rank, world; };
  * the plugin is not there, or this process was not started as a rank. */
 int comm_open(Comm **out, Err *e);
 void comm_close(Comm *c); /* NULL is allowed */
+/* Puts a Comm in the place of `inner`, whose it becomes, and of those that are split from it. *inside is 1 while one of them
+ * exchanges something, or waits for the others, else 0. ERR_HOST_MEMORY: `inner` stays the caller's. */
+int comm_watch(Comm *inner, volatile sig_atomic_t *inside, Comm **out, Err *e);
 
 typedef int CommPluginOpen(Comm **out, Err *e);
 #define COMM_ABI ((uint64_t)sizeof(CommTable) << 32 | sizeof(Comm))

@@ -2,6 +2,7 @@
 
 #include <glob.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/plugin.h"
@@ -37,6 +38,37 @@ void device_offline(DeviceText *put, void *arg) {
         put(arg, name);
     }
     globfree(&files);
+}
+
+/* mpirun's comes first: a program that it starts within a job of Slurm has the job's variables, too. -1: neither is set. */
+static long local_rank(void) {
+    static const char *const variables[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"};
+    for (size_t i = 0; i < ARRAY_LEN(variables); i++) {
+        const char *text = getenv(variables[i]);
+        const size_t digits = text ? strspn(text, "0123456789") : 0;
+        if (digits > 0 && digits < 6 && !text[digits]) return strtol(text, NULL, 10);
+    }
+    return -1;
+}
+
+int device_of_rank(const char *name, int world, char out[DEVICE_NAME], Err *e) {
+    const char *number = !strcmp(name, "cuda") ? "0" : !strncmp(name, "cuda:", 5) ? name + 5 : "";
+    const size_t digits = strspn(number, "0123456789");
+    if (strlen(name) >= DEVICE_NAME) return err_set(e, ERR_SCRIPT, "unknown device '%s'", name);
+    snprintf(out, DEVICE_NAME, "%s", name);
+    if (world == 1 || digits == 0 || digits > 5 || number[digits]) return OK;
+    const long rank = local_rank();
+    if (rank < 0)
+        return err_set(e, ERR_UNSUPPORTED, "device '%s' of %d ranks: which of its machine's ranks this process is, neither "
+                       "OMPI_COMM_WORLD_LOCAL_RANK (mpirun) nor SLURM_LOCALID (srun) says", name, world);
+    snprintf(out, DEVICE_NAME, "cuda:%ld", strtol(number, NULL, 10) + rank);
+    return OK;
+}
+
+int device_join(Device *d, MeshAxis axis, Comm *comm, Err *e) {
+    const int code = d->table->join ? d->table->join(d, axis, comm, e) : OK;
+    if (!code) d->comm[axis] = comm;
+    return code;
 }
 
 void device_close(Device *d) {

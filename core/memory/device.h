@@ -36,6 +36,8 @@ typedef struct DeviceTable {
     const char *kind;  /* "cpu", "dry" */
     size_t alignment;  /* bytes, a power of two: sizes and addresses of all allocations are multiples of it */
     void (*close)(Device *);
+    /* What the ops of several ranks need beside `comm`: each rank has a device of its own. NULL: nothing. */
+    int (*join)(Device *, MeshAxis axis, Comm *comm, Err *);
     int (*info)(Device *, DeviceInfo *, Err *);
     int (*describe)(Device *, DeviceText *put, void *arg, Err *); /* puts its device file; NULL: has none */
     int (*alloc)(Device *, size_t bytes, void **p, Err *); /* ERR_OOM: no room; contents are undefined */
@@ -78,7 +80,7 @@ typedef struct DeviceTable {
     int (*stream)(Device *, double *rate, Err *);
 } DeviceTable;
 
-/* comm: borrowed; the ranks along each axis that collective ops exchange with, NULL: there are none */
+/* comm: borrowed; the ranks along each axis with which the collective ops exchange (device_join), NULL: there are none */
 struct Device { const DeviceTable *table; Comm *comm[MESH_AXES]; };
 
 /* name: "cpu"; "cuda:0", the GPU of that number; "cuda:h200", a GPU that a device file describes and that can only be
@@ -87,6 +89,16 @@ int device_open(const char *name, Device **out, Err *e);
 /* Puts the names of the GPUs that device files describe ("cuda:h200"), sorted: devices/NAME.json beside the plugin. */
 void device_offline(DeviceText *put, void *arg);
 void device_close(Device *d); /* NULL is allowed */
+
+/* The device of the rank that this process is, of `world`, where a script says `name`. Ranks of one machine take its GPUs one
+ * after the other: "cuda:N" (or "cuda", which is "cuda:0") is that of the machine's first rank, and the others take the next
+ * ones; every other name, and every name where world is 1, stays. Which rank of its machine a process is, mpirun and srun tell
+ * it in the environment. ERR_UNSUPPORTED: they do not; ERR_SCRIPT: `name` is too long for `out`. */
+enum { DEVICE_NAME = 64 };
+int device_of_rank(const char *name, int world, char out[DEVICE_NAME], Err *e);
+/* From now on the device's collective ops along that axis exchange with the other ranks of comm, which the device borrows. All ranks must call
+ * it, once each, before any of them runs an op. ERR_UNSUPPORTED: GPUs: NCCL is missing, or ranks share a GPU. */
+int device_join(Device *d, MeshAxis axis, Comm *comm, Err *e);
 
 /* The device for prediction, which counts and computes nothing. It asks `model` for workspace and alignment, and hands
  * out addresses that nothing reads or writes. `model` is borrowed and must outlive it. ERR_HOST_MEMORY. */

@@ -28,7 +28,7 @@ typedef struct Trace {
     TraceMark *marks;
     int *events;       /* i: tensor i is allocated; ~i: it is freed */
     int n_tensors, cap_tensors, n_calls, cap_calls, n_marks, cap_marks, n_events, cap_events;
-    size_t host;       /* most bytes of the host's pinned memory that tensors waited in */
+    size_t host;       /* most bytes of the host's memory in which tensors wait (pinned), or lie (managed) */
     Scratch scratch;
     bool failed;       /* host memory ran out: the trace is not whole */
 } Trace;

@@ -83,8 +83,11 @@ int layer_error(const Layer *l, Err *e, const char *format, ...) __attribute__((
 void layer_output(Layer *l, Shape out);
 /* Lets (N, C, L) lie as an image, in and out; other ranks stay as they are. */
 void layer_take_line(Layer *l);
-/* The next three return ERR_SCRIPT if the check fails. The layer has at most that many inputs. */
+/* The next four return ERR_SCRIPT if the check fails. The layer has at most that many inputs. */
 int layer_expect_inputs(const Layer *l, int most, Err *e);
+/* Input k of the layer, whose first input is (N, T, C), is an input (N, T) of the network: the positions of sequences that
+ * lie one after the other. Notes there that it is. embedding.c */
+int layer_expect_positions(Network *n, const Layer *l, int k, Err *e);
 /* The first input has that rank; `meaning` says what the dimensions are: "(N, C, H, W)". */
 int layer_expect_rank(const Layer *l, int rank, const char *meaning, Err *e);
 /* An int option, or both numbers of a pair, lie in [min, max]. An option given as a word, or unknown, passes. */

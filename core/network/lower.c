@@ -211,13 +211,14 @@ static bool is_input(const Program *p, int b, DType type) {
     return false;
 }
 
-/* Mistakes that no single layer sees: only Embedding and SelectToken may read indices, only FromBytes bytes, and in
- * training batch normalisation needs two values per channel for a variance. */
+/* Mistakes that no single layer sees: only Embedding, SelectToken and what takes positions may read indices, only
+ * FromBytes bytes, and in training batch normalisation needs two values per channel for a variance. */
 static int check_ops(const Program *p, Err *e) {
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
         EACH_IN(op, k) {
-            if (is_input(p, op->in[k], DT_I32) && op->kind != OP_embedding && op->kind != OP_first_place)
+            if (is_input(p, op->in[k], DT_I32) && op->kind != OP_embedding && op->kind != OP_first_place &&
+                op->in[k] != program_positions(op))
                 return err_set(e, ERR_SCRIPT,
                                "layer %s: the network's input holds indices, which only nn.Embedding reads", op->path);
             if (is_input(p, op->in[k], DT_U8) && op->kind != OP_from_bytes)

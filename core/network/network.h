@@ -14,7 +14,7 @@ enum {
     LAYER_PATH = OP_PATH,
     LAYER_NAME = 64,
     LAYER_WHERE = 64,
-    LAYER_IN = OP_IN,  /* most inputs of one layer */
+    LAYER_IN = 8,      /* most inputs of one layer */
     LAYER_DEPTH = 32,  /* most levels of containers */
     PARAM_NAME = OP_PATH,
 };
@@ -110,6 +110,7 @@ typedef struct Input {
     bool bytes;            /* it is read as bytes, by FromBytes */
     int64_t channels;      /* for so many of which that has a mean and a std each; 0: one for all */
     int64_t indices;       /* it is read as indices below this (an Embedding's rows); 0: as numbers */
+    bool positions;        /* they are the positions of sequences that lie one after the other in a row: 0, 1, 2, 0, 1 ... */
 } Input;
 
 typedef struct Network {

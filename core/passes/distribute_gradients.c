@@ -23,17 +23,16 @@ typedef struct Bucket {
 
 /* Emits the sum of the parameter's gradient over the ranks; it takes the gradient's name and roles. */
 static void send_gradient(Program *p, int param, bool divide, int bucket) {
-    const int part = p->params[param].grad, weight = p->params[param].weight;
+    const int part = p->params[param].grad, w = p->params[param].weight;
     const Shard shard = divide ? distribute_shard(p, part) : (Shard){0, 0};
     if (!shard.count && p->bufs[part].carried) {
-        distribute_op(p, OP_all_reduce_, MESH_DATA, NO_BUF, part, bucket, p->bufs[weight].name);
+        distribute_op(p, OP_all_reduce_, MESH_DATA, NO_BUF, part, bucket, p->bufs[w].name);
         return;
     }
     const int sum = rewrite_successor(p, part, p->bufs[part].dtype, "whole");
     if (p->failed) return;
     if (shard.count) distribute_divide(p, sum, shard);
-    distribute_op(p, shard.count ? OP_reduce_scatter : OP_all_reduce, MESH_DATA, part, sum, bucket,
-                  p->bufs[weight].name); /* not before: a new buffer may move them all */
+    distribute_op(p, shard.count ? OP_reduce_scatter : OP_all_reduce, MESH_DATA, part, sum, bucket, p->bufs[w].name);
 }
 
 static void send_bucket(Program *p, Bucket *b, bool divide) {

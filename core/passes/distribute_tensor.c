@@ -97,7 +97,7 @@ static bool reach_back(Split *s, const Op *op, int blocks) {
     }
     if (!by_feature(s, op)) return false;
     EACH_IN(op, k)
-        if (op->in[k] != p->calls && !join(s, op->in[k], blocks)) return false;
+        if (p->bufs[op->in[k]].dtype != DT_I32 && !join(s, op->in[k], blocks)) return false; /* counters and positions are whole */
     return true;
 }
 
@@ -168,19 +168,18 @@ static void shrink(Program *p, int buf, int axis) {
 }
 
 /* What the first products read in place of x: a view, whose gradient is the sum of theirs over the ranks. */
-static int entrance(Split *s, int *entered, int x, const char *path) {
+static int entrance(Split *s, int *entered, const Op *first) {
     Program *p = s->p;
+    const int x = first->linear.x;
     if (entered[x] != NO_BUF) return entered[x];
     const int view = program_like(p, x, p->bufs[x].category, p->bufs[x].shape, p->bufs[x].dtype, "shared");
     if (p->failed) return x;
-    Op op = {.kind = OP_view, .workspace = NO_BUF};
-    for (int k = 0; k < OP_IN; k++) op.in[k] = NO_BUF;
-    for (int k = 0; k < OP_OUT; k++) op.out[k] = NO_BUF;
-    memcpy(op.path, path, sizeof op.path);
-    op.attr.collective = (CollectiveAttr){p->tensor, p->tensor_rank, 0, MESH_TENSOR};
-    op.view.x = x;
-    op.view.y = view;
-    rewrite_put(p, &op);
+    Op *op = program_op(p, OP_view, first->path);
+    op->attr.collective = (CollectiveAttr){p->tensor, p->tensor_rank, 0, MESH_TENSOR};
+    op->region = first->region;
+    op->view.x = x;
+    op->view.y = view;
+    p->bufs[view].alias = program_root(p, x);
     return entered[x] = view;
 }
 
@@ -195,7 +194,7 @@ static void put_last(Program *p, Op op) {
     op.linear.y = term;
     op_cost(p, rewrite_put(p, &op));
     distribute_op(p, OP_all_reduce, MESH_TENSOR, term, sum, 0, op.path);
-    p->ops[p->n_ops - 1].region = op.region;
+    if (!p->failed) p->ops[p->n_ops - 1].region = op.region;
     if (bias == NO_BUF) return;
     Op *add = program_op(p, OP_binary, op.path);
     add->region = op.region;
@@ -219,8 +218,7 @@ static void put(Split *s, int *entered, const Op *old) {
         return;
     }
     if (op.kind == OP_linear && inside) {
-        op.linear.x = entrance(s, entered, op.linear.x, op.path);
-        p->ops[p->n_ops - 1].region = op.region;
+        op.linear.x = entrance(s, entered, &op);
         slice(p, op.linear.w, 0, s->blocks[y]);
         if (op.linear.b != NO_BUF) slice(p, op.linear.b, 0, s->blocks[y]);
     }

@@ -103,7 +103,9 @@ static void find_gathers(Divide *d, int ahead) {
 static void gather(Program *p, Gather *g) {
     const Buf *b = &p->bufs[g->buf];
     g->all = program_like(p, g->buf, CAT_WEIGHTS, b->shape, b->dtype, "all");
-    if (!p->failed) distribute_op(p, OP_all_gather, MESH_DATA, g->buf, g->all, 0, p->bufs[g->buf].name);
+    if (p->failed) return;
+    distribute_divide(p, g->all, (Shard){0, 0});
+    distribute_op(p, OP_all_gather, MESH_DATA, g->buf, g->all, 0, p->bufs[g->buf].name);
 }
 
 static void insert_gathers(const Divide *d) {

@@ -61,13 +61,6 @@ static int twin_of(Program *p, int like, const char *suffix) {
     return p->failed ? like : n;
 }
 
-static void emit(Program *p, OpKind kind, int in, int out, const char *path) {
-    Op *op = program_op(p, kind, path);
-    op->in[0] = in;
-    op->out[0] = out;
-    op_cost(p, op);
-}
-
 /* Copies what `op` has made to the host. */
 static void send(Tour *r, const Op *op) {
     EACH_OUT(op, k) {
@@ -75,7 +68,7 @@ static void send(Tour *r, const Op *op) {
         if (!t || r->p->failed) continue;
         t->host = twin_of(r->p, t->buf, "host");
         r->p->bufs[t->host].host = true;
-        emit(r->p, OP_copy, t->buf, t->host, op->path);
+        rewrite_emit(r->p, OP_copy, t->buf, t->host, op->path);
     }
 }
 
@@ -90,12 +83,12 @@ static int fetched(Tour *r, int buf, const char *path) {
     assert(t->host != NO_BUF); /* sent in the forward pass */
     if (buf == root) {
         t->back = twin_of(r->p, root, "back");
-        emit(r->p, OP_copy, t->host, t->back, path);
+        rewrite_emit(r->p, OP_copy, t->host, t->back, path);
         return r->twin[buf] = t->back;
     }
     int whole = fetched(r, root, path), twin = twin_of(r->p, buf, "back");
     r->p->bufs[twin].alias = whole;
-    emit(r->p, OP_view, whole, twin, path);
+    rewrite_emit(r->p, OP_view, whole, twin, path);
     return r->twin[buf] = twin;
 }
 

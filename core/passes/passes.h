@@ -34,7 +34,8 @@ typedef struct Placement {
                                * memory, from the start of the arena there */
     size_t persistent, arena; /* bytes: of the persistent buffers, which come first, in buffer order; of all */
     Plan plan;                /* of the temporaries, which follow */
-    Plan host;                /* of what lies in the host's memory */
+    size_t host_persistent;   /* the same of what lies in the host's memory */
+    Plan host;
 } Placement;
 /* The caller frees it with placement_free. ERR_SCRIPT: the sizes do not fit in size_t; ERR_HOST_MEMORY. */
 int placement_build(const Program *p, size_t alignment, Placement *out, Err *e);

@@ -6,31 +6,39 @@
 #include "base/mem.h"
 #include "passes.h"
 
-/* Places the persistent buffers from the arena's start, in buffer order. */
-static int place_persistent(const Program *p, const Life *life, size_t alignment, Placement *out, Err *e) {
+/* The device's memory, or the host's */
+typedef struct Memory { bool host; size_t *persistent; Plan *plan; } Memory;
+
+/* Places the persistent buffers from the memory's start, in buffer order. */
+static int place_persistent(const Program *p, const Life *life, size_t alignment, const Memory *m, size_t *offsets, Err *e) {
     for (int b = 0; b < p->n_bufs; b++) {
-        if (p->bufs[b].kind != BUF_PERSISTENT) continue;
-        out->offsets[b] = out->persistent;
-        if (!size_add(out->persistent, align_up(life[b].bytes, alignment), &out->persistent))
+        if (p->bufs[b].kind != BUF_PERSISTENT || p->bufs[b].host != m->host) continue;
+        offsets[b] = *m->persistent;
+        if (!size_add(*m->persistent, align_up(life[b].bytes, alignment), m->persistent))
             return err_set(e, ERR_SCRIPT, "the parameters' bytes do not fit in size_t");
     }
     return OK;
 }
 
-/* Places the temporaries after them, and what lies in the host's memory from 0. items[n_bufs] is scratch: buffers that
- * are not in the memory have size 0. */
+/* Places the temporaries after them. items[n_bufs] is scratch: buffers that are not in the memory have size 0. */
+static int place_temporary(const Program *p, const Life *life, PlanItem *items, size_t alignment, const Memory *m, size_t *offsets,
+                           Err *e) {
+    for (int b = 0; b < p->n_bufs; b++) {
+        bool here = life[b].used && p->bufs[b].kind != BUF_PERSISTENT && p->bufs[b].host == m->host;
+        items[b] = (PlanItem){here ? align_up(life[b].bytes, alignment) : 0, life[b].first, life[b].last, 0};
+    }
+    int code = plan_build(items, p->n_bufs, m->plan, e);
+    for (int b = 0; b < p->n_bufs && !code; b++)
+        if (items[b].size) offsets[b] = *m->persistent + items[b].offset;
+    return code;
+}
+
 static int place(const Program *p, const Life *life, PlanItem *items, size_t alignment, Placement *out, Err *e) {
-    int code = place_persistent(p, life, alignment, out, e);
-    const struct { bool host; size_t base; Plan *plan; } memories[] = {
-        {false, out->persistent, &out->plan}, {true, 0, &out->host}};
+    const Memory memories[] = {{false, &out->persistent, &out->plan}, {true, &out->host_persistent, &out->host}};
+    int code = OK;
     for (size_t m = 0; m < ARRAY_LEN(memories) && !code; m++) {
-        for (int b = 0; b < p->n_bufs; b++) {
-            bool here = life[b].used && p->bufs[b].kind != BUF_PERSISTENT && p->bufs[b].host == memories[m].host;
-            items[b] = (PlanItem){here ? align_up(life[b].bytes, alignment) : 0, life[b].first, life[b].last, 0};
-        }
-        code = plan_build(items, p->n_bufs, memories[m].plan, e);
-        for (int b = 0; b < p->n_bufs && !code; b++)
-            if (items[b].size) out->offsets[b] = memories[m].base + items[b].offset;
+        code = place_persistent(p, life, alignment, &memories[m], out->offsets, e);
+        if (!code) code = place_temporary(p, life, items, alignment, &memories[m], out->offsets, e);
     }
     if (!code) out->arena = out->persistent + out->plan.height;
     return code;
@@ -40,7 +48,7 @@ int placement_build(const Program *p, size_t alignment, Placement *out, Err *e) 
     size_t n = (size_t)p->n_bufs;
     Scratch s = {0};
     assert(alignment && !(alignment & (alignment - 1)));
-    Placement pl = {mem_new(n * sizeof(size_t)), 0, 0, {0, 0, 0}, {0, 0, 0}};
+    Placement pl = {.offsets = mem_new(n * sizeof(size_t))};
     Life *life = scratch_new(&s, n, sizeof *life);
     PlanItem *items = scratch_new(&s, n, sizeof *items);
     int code = pl.offsets && !s.failed ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory in the plan");
@@ -92,12 +100,12 @@ static void dump_buf(const Program *p, const Placement *pl, const Life *life, in
     char line[BUF_NAME + 128];
     const Buf *buf = &p->bufs[b];
     const Life *l = &life[b];
+    const char *where = buf->host ? " (host)" : "";
     size_t offset = pl->offsets[b];
     if (buf->kind == BUF_PERSISTENT)
-        snprintf(line, sizeof line, "%12zu %12zu  always     %s", offset, l->bytes, buf->name);
+        snprintf(line, sizeof line, "%12zu %12zu  always     %s%s", offset, l->bytes, buf->name, where);
     else
-        snprintf(line, sizeof line, "%12zu %12zu  %4d-%-4d  %s%s", offset, l->bytes, l->first, l->last, buf->name,
-                 buf->host ? " (host)" : "");
+        snprintf(line, sizeof line, "%12zu %12zu  %4d-%-4d  %s%s", offset, l->bytes, l->first, l->last, buf->name, where);
     sink(arg, line);
 }
 
@@ -112,8 +120,9 @@ int placement_dump(const Program *p, const Placement *pl, TextSink *sink, void *
     snprintf(line, sizeof line, "arena %zu = persistent %zu + temporaries %zu; lower bound %zu", pl->arena,
              pl->persistent, pl->plan.height, pl->persistent + pl->plan.lower_bound);
     sink(arg, line);
-    snprintf(line, sizeof line, "on the host %zu; lower bound %zu", pl->host.height, pl->host.lower_bound);
-    if (pl->host.height) sink(arg, line);
+    const size_t always = pl->host_persistent;
+    snprintf(line, sizeof line, "on the host %zu; lower bound %zu", always + pl->host.height, always + pl->host.lower_bound);
+    if (always + pl->host.height) sink(arg, line);
     mem_free(life);
     return OK;
 }

@@ -51,8 +51,6 @@ int rewrite_successor(Program *p, int part, DType type, const char *suffix) {
     assert(p->failed || p->bufs[part].kind == BUF_TEMP);
     const int next = program_like(p, part, p->bufs[part].category, p->bufs[part].shape, type, suffix);
     if (p->failed) return part;
-    p->bufs[next].shard = p->bufs[part].shard;
-    program_resize(p, next);
     Buf *from = &p->bufs[part], *to = &p->bufs[next];
     memcpy(name, from->name, sizeof name);
     memcpy(from->name, to->name, sizeof name);
@@ -65,4 +63,11 @@ int rewrite_successor(Program *p, int part, DType type, const char *suffix) {
         if (p->params[i].grad == part) p->params[i].grad = next;
     if (p->loss == part) p->loss = next;
     return next;
+}
+
+void rewrite_emit(Program *p, OpKind kind, int in, int out, const char *path) {
+    Op *op = program_op(p, kind, path);
+    op->in[0] = in;
+    op->out[0] = out;
+    op_cost(p, op);
 }

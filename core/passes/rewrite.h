@@ -26,6 +26,8 @@ void rewrite_end(Rewriter *r); /* frees the old ops */
 /* Puts a copy of `op`, which is not one of p's own, at the end of the list, and returns it. The output of a view shares
  * its input's storage. On failure as program_op. */
 Op *rewrite_put(Program *p, const Op *op);
+/* Puts a new op of one input and one output: a copy, a view. */
+void rewrite_emit(Program *p, OpKind kind, int in, int out, const char *path);
 
 /* The op's loss, if it has one, is that of one of so many equal parts of the batch: a mean is divided by their number, a sum
  * is not. */

@@ -25,20 +25,28 @@ bool settings_scale_loss(const Settings *s) {
     return s->scaler.enabled == UNSAID ? precision_info(s->precision)->loss_scaling : s->scaler.enabled == SAID_TRUE;
 }
 
-static const struct { const char *name, *spec; OpKind op; } optimizers[] = {
-#define OPTIMIZER(name, op, options) {#name, options OPTIM_CLIPS, OP_##op},
+/* A paged optimizer has spec and op of its base. */
+static const struct { const char *name; OptimKind base; const char *spec; OpKind op; } optimizers[] = {
+#define OPTIMIZER(name, op, options) {#name, OPTIM_##name, options OPTIM_CLIPS, OP_##op},
+#define PAGED(paged, of) {.name = #paged, .base = OPTIM_##of},
 #include "program/optimizers.def"
 };
+
+OptimKind optimizer_base(OptimKind kind) { return optimizers[kind].base; }
+
+bool optimizer_pages(const Settings *s, const Shape *like) {
+    return optimizer_is_paged(s->optimizer.kind) && shape_elements(like) >= s->page_least;
+}
 
 const char *optimizer_spec(int kind, const char **name) {
     if (kind < 0 || kind >= OPTIM_COUNT) return NULL;
     if (name) *name = optimizers[kind].name;
-    return optimizers[kind].spec;
+    return optimizers[optimizer_base((OptimKind)kind)].spec;
 }
 
 OpKind optimizer_op(const Optimizer *o, const Shape *like) {
     const int64_t n = like ? shape_elements(like) : 0, block = o->rule.block_size;
-    return block && n >= CODES_LEAST && n % block == 0 ? OP_adam8bit : optimizers[o->kind].op;
+    return block && n >= CODES_LEAST && n % block == 0 ? OP_adam8bit : optimizers[optimizer_base(o->kind)].op;
 }
 
 const char *optimizer_state_name(const Optimizer *o, int slot, const Shape *like) {
@@ -111,6 +119,7 @@ static int set_block(OptimRule *r, const Options *options, Err *e) {
 int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     OptimRule r = {0};
     assert(kind >= 0 && kind < OPTIM_COUNT);
+    const OptimKind base = optimizer_base((OptimKind)kind);
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
         double value = options_float(options, numbers[i].name);
         if (!numbers[i].any && !(value >= 0))
@@ -126,12 +135,12 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
     r.nesterov = options_bool(options, "nesterov");
     if (r.nesterov && (!(r.momentum > 0) || r.dampening != 0))
         return err_set(e, ERR_SCRIPT, "nesterov needs a momentum above 0 and dampening = 0");
-    r.nesterov |= kind == OPTIM_NAdam;
+    r.nesterov |= base == OPTIM_NAdam;
     r.centered = options_bool(options, "centered");
     r.amsgrad = options_bool(options, "amsgrad");
-    const bool coded = kind == OPTIM_Adam8bit || kind == OPTIM_AdamW8bit;
-    r.decoupled = kind == OPTIM_AdamW || kind == OPTIM_AdamW8bit || kind == OPTIM_Lion || options_bool(options, "decoupled_weight_decay");
-    if (kind == OPTIM_Adafactor && set_adafactor(&r, options, e)) return ERR_SCRIPT;
+    const bool coded = base == OPTIM_Adam8bit || base == OPTIM_AdamW8bit;
+    r.decoupled = base == OPTIM_AdamW || base == OPTIM_AdamW8bit || base == OPTIM_Lion || options_bool(options, "decoupled_weight_decay");
+    if (base == OPTIM_Adafactor && set_adafactor(&r, options, e)) return ERR_SCRIPT;
     if (coded && set_block(&r, options, e)) return ERR_SCRIPT;
     *o = (Optimizer){.kind = (OptimKind)kind, .rule = r};
     return OK;
@@ -273,7 +282,7 @@ int setting_set_number(Settings *s, const Setting *setting, double value, Err *e
 }
 
 Settings settings_default(void) {
-    Settings s = {.offload_least = 4096};
+    Settings s = {.offload_least = 4096, .page_least = PAGE_LEAST};
     for (size_t i = 0; i < ARRAY_LEN(settings); i++) {
         const Setting *setting = &settings[i];
         const char *end;

@@ -68,9 +68,16 @@ typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
 
 typedef enum OptimKind {
 #define OPTIMIZER(name, op, options) OPTIM_##name,
+#define PAGED(name, of) OPTIM_##name,
 #include "program/optimizers.def"
     OPTIM_COUNT
 } OptimKind;
+/* Whose rule and options it has: of PagedAdam Adam, of the others themselves. */
+OptimKind optimizer_base(OptimKind kind);
+/* Do its states wait in the host's memory? Those of parameters with fewer numbers stay on the device, as with
+ * bitsandbytes (optim/optimizer.py: get_state_buffer). */
+static inline bool optimizer_is_paged(OptimKind kind) { return optimizer_base(kind) != kind; }
+enum { PAGE_LEAST = 100000 };
 
 typedef struct Optimizer {
     OptimKind kind;
@@ -181,6 +188,7 @@ typedef struct Settings {
     size_t workspace_limit;  /* bytes that a library may ask for one op */
     bool graph;              /* record the step and replay it, where device and allocator allow it */
     Optimizer optimizer;
+    int64_t page_least;      /* numbers of a parameter: a paged optimizer's states of fewer stay on the device */
     bool scheduled;          /* the learning rate is a buffer "lr", which can be written between steps */
     GradScaler scaler;
     char scope[32];          /* the names of the program's own counters begin with it, so that programs with optimizers
@@ -189,8 +197,10 @@ typedef struct Settings {
     bool parts; /* forward, backward and update can run one by one; then accumulate is 1 */
 } Settings;
 
-/* The defaults of settings.def, and offload_least 4 KiB. */
+/* The defaults of settings.def, offload_least 4 KiB and page_least PAGE_LEAST. */
 Settings settings_default(void);
+/* Do the optimizer's states of a parameter of that shape wait in the host's memory? */
+bool optimizer_pages(const Settings *s, const Shape *like);
 /* Does the training multiply its loss by a scale? As in PyTorch, a scaler that is given works in any precision. */
 bool settings_scale_loss(const Settings *s);
 

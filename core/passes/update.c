@@ -3,7 +3,8 @@
  *
  *   grad_check, grad_square (every gradient)   step_begin   sgd | adam | ... (every parameter)   scale_update
  *
- * Updates of one kind stand together, so that a device can run small ones together.
+ * Updates of one kind stand together, so that a device can run small ones together; between those whose states come
+ * from the host's memory (page.c) there are copies, so they stand by themselves.
  *
  * A learning rate that may change, and the square of the gradients' norm, are persistent buffers, "lr" and
  * "grad_square". */
@@ -106,12 +107,13 @@ static void update_param(Program *p, const Optimizer *o, ParamBufs *param, const
     if (!p->failed) op_cost(p, op);
 }
 
-/* The updates of all parameters whose states have 8 bits, or of all others. */
-static void update_params(Program *p, const Settings *s, bool coded, const int *in) {
+/* The updates of all parameters whose states have 8 bits, or not, and are paged, or not. */
+static void update_params(Program *p, const Settings *s, bool coded, bool paged, const int *in) {
     for (int i = 0; i < p->n_params && !p->failed; i++) {
         ParamBufs *param = &p->params[i];
         const Shape *shape = &p->bufs[param->weight].shape;
-        if (param->grad == NO_BUF || coded != (optimizer_op(&s->optimizer, shape) == OP_adam8bit)) continue;
+        if (param->grad == NO_BUF || paged != optimizer_pages(s, shape)) continue;
+        if (coded != (optimizer_op(&s->optimizer, shape) == OP_adam8bit)) continue;
         if (s->keep_gradients) p->bufs[param->grad].keep = true;
         update_param(p, &s->optimizer, param, in);
     }
@@ -155,7 +157,7 @@ int pass_update(Program *p, Compile *c) {
     p->lr = s->scheduled ? number_buf(p, "lr", rule->lr) : NO_BUF;
     int square = rule->clip_norm > 0.0f ? sum_squares(p) : NO_BUF;
     if (counted) state_op(p, OP_step_begin, NO_BUF, s);
-    for (int k = 0; k < 2; k++) update_params(p, s, k == 0, (int[]){state, p->lr, square});
+    for (int k = 0; k < 4; k++) update_params(p, s, k % 2 == 0, k >= 2, (int[]){state, p->lr, square});
     if (p->loss_scaling) state_op(p, OP_scale_update, NO_BUF, s);
     p->updates = p->n_ops > before;
     return OK;

@@ -6,7 +6,13 @@
  * head are consecutive. q has `heads` heads; k and v have `kv_heads`, each for heads / kv_heads consecutive heads of q.
  * The gradients are stored in the same way.
  *
- * Scores are capped, then `bias` is added to them: (N, heads, T, S), in which the first two may be 1. */
+ * Scores are capped, then `bias` is added to them: (N, heads, T, S), in which the first two may be 1.
+ *
+ * `positions` (N, T), whole numbers, say that a row holds several sequences, one after the other: each begins with 0, and
+ * every other position is one more than the one before it. A query sees its own sequence alone, no key that lies before
+ * the step i - positions[i]. So the first key does not fall from query to query: whole tiles of keys before that of the
+ * first query, and of queries after the last that sees a key, need not be visited. Then attention is causal, with as many
+ * keys as queries. */
 #ifndef MT_ATTENTION_H
 #define MT_ATTENTION_H
 
@@ -14,9 +20,15 @@
 
 typedef struct AttentionPart { int operand; int64_t feature; } AttentionPart; /* feature: the part's first one there */
 
-/* Query i sees the keys [attention_first, attention_end) of `keys`. */
-MT_FN int64_t attention_first(const AttentionAttr *a, int64_t i) {
-    return a->window ? max_i64(0, i - a->window + 1) : 0;
+/* The positions of a sample's steps; NULL: there are none. */
+MT_FN const int32_t *attention_positions(const View *positions, int64_t sample) {
+    return positions->count ? (const int32_t *)positions->data + sample * positions->shape.dim[1] : NULL;
+}
+
+/* Query i sees the keys [attention_first, attention_end) of `keys`. positions: of its sample, or NULL */
+MT_FN int64_t attention_first(const AttentionAttr *a, const int32_t *positions, int64_t i) {
+    const int64_t own = positions ? i - positions[i] : 0, near = a->window ? i - a->window + 1 : 0;
+    return max_i64(0, max_i64(own, near));
 }
 MT_FN int64_t attention_end(const AttentionAttr *a, int64_t i, int64_t keys) {
     return a->causal ? min_i64(i + 1, keys) : keys;

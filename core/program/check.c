@@ -4,14 +4,12 @@
 #include "base/mem.h"
 #include "rule.h"
 
-enum { MADE_BEFORE = -1 };
-
 typedef struct Check {
     const Program *p;
     const char *after; /* the pass that has run */
     Err *e;
     int op;       /* index of the op that is checked */
-    int *made;    /* by buffer: the op that gave it a value, plus 1; 0: it has none yet. What lasts was made by none: MADE_BEFORE */
+    int *made;    /* by buffer: the op that has given it a value, 0 where it had one before the step; NO_OP: none yet */
     int *content; /* by buffer: a number for the value that was written into it; a view has its source's */
     int *current; /* by root buffer: the number of the value that its storage has now */
 } Check;
@@ -50,10 +48,10 @@ static int check_reads(const Check *c, const Op *op) {
     const Program *p = c->p;
     EACH_IN(op, k) {
         int b = op->in[k];
-        if (!c->made[b]) return bad(c, "reads a buffer that no op before it has written", b);
+        if (c->made[b] == NO_OP) return bad(c, "reads a buffer that no op before it has written", b);
         if (c->current[program_root(p, b)] != c->content[b]) return bad(c, "reads storage that was overwritten", b);
-        const bool of_body = p->bufs[b].kind == BUF_TEMP && !p->bufs[b].carried && c->made[b] <= p->body_end;
-        if ((p->parts || p->micro_batches > 1) && c->op >= p->body_end && of_body)
+        if ((p->parts || p->micro_batches > 1) && c->op >= p->body_end && c->made[b] < p->body_end &&
+            p->bufs[b].kind == BUF_TEMP && !p->bufs[b].carried)
             return bad(c, "reads a temporary of the last micro-batch only", b);
     }
     return OK;
@@ -72,22 +70,29 @@ static int check_inplace(const Check *c, const Op *op, int out) {
     return OK;
 }
 
+/* What lasts, is carried, or was copied to the device for this, and is there still */
+static bool can_be_updated(const Check *c, int b) {
+    const Buf *storage = &c->p->bufs[program_root(c->p, b)];
+    const bool fetched = c->made[b] != NO_OP && c->p->ops[c->made[b]].kind == OP_copy && c->p->ops[c->made[b]].out[0] == b;
+    return storage->kind == BUF_PERSISTENT || storage->carried || (fetched && c->current[program_root(c->p, b)] == b);
+}
+
 static int check_write(Check *c, const Op *op, int k) {
     const Program *p = c->p;
     int b = op->out[k], root;
     if (b == NO_BUF) return OK;
     const Buf *buf = &p->bufs[b];
     if (op_info(op->kind)->out[k].updated) {
-        const Buf *storage = &p->bufs[program_root(p, b)];
-        if (storage->kind != BUF_PERSISTENT && !storage->carried) return bad(c, "updates a buffer that does not last", b);
-        c->made[b] = c->op + 1;
+        if (!can_be_updated(c, b)) return bad(c, "updates a buffer that does not last", b);
+        c->made[b] = c->op;
         return OK;
     }
+    if (buf->kind == BUF_PERSISTENT && buf->host && !buf->constant) return OK; /* op is a copy (check_host), which updates it */
     if (buf->kind != BUF_TEMP || buf->carried) return bad(c, "writes over a buffer that lasts", b);
-    if (c->made[b]) return bad(c, "writes a buffer that another op has written", b);
+    if (c->made[b] != NO_OP) return bad(c, "writes a buffer that another op has written", b);
     root = program_root(p, b);
     if (root != b && check_inplace(c, op, b)) return ERR_INTERNAL;
-    c->made[b] = c->op + 1;
+    c->made[b] = c->op;
     c->content[b] = op->kind == OP_view ? c->content[op->view.x] : b;
     c->current[root] = c->content[b];
     return OK;
@@ -115,7 +120,7 @@ static int check_buffers(const Program *p, const char *after, Err *e) {
 static int check_ops(Check *c) {
     const Program *p = c->p;
     for (int b = 0; b < p->n_bufs; b++) {
-        c->made[b] = p->bufs[b].kind != BUF_TEMP ? MADE_BEFORE : 0;
+        c->made[b] = p->bufs[b].kind != BUF_TEMP ? 0 : NO_OP;
         c->content[b] = c->current[b] = b;
     }
     for (c->op = 0; c->op < p->n_ops; c->op++) {
@@ -128,7 +133,7 @@ static int check_ops(Check *c) {
         if (rule->fits && !rule->fits(&operands)) return bad(c, "shapes, types or orders do not fit", op->out[0]);
     }
     for (int b = 0; b < p->n_bufs; b++)
-        if (p->bufs[b].keep && c->made[b] && c->current[program_root(p, b)] != c->content[b])
+        if (p->bufs[b].keep && c->made[b] != NO_OP && c->current[program_root(p, b)] != c->content[b])
             return err_set(c->e, ERR_INTERNAL, "after %s: %s is kept but overwritten", c->after, p->bufs[b].name);
     return OK;
 }

@@ -57,7 +57,7 @@ static void dump_op(const Program *p, int i, TextSink *sink, void *arg) {
     if (op->workspace != NO_BUF) line_put(&l, " workspace=%zu", p->bufs[op->workspace].bytes);
     sink(arg, l.text);
     for (int k = 0; k < op_info(op->kind)->n_out; k++) {
-        if (op->out[k] == NO_BUF || op_info(op->kind)->out[k].updated) continue;
+        if (op->out[k] == NO_BUF || op_info(op->kind)->out[k].updated || p->bufs[op->out[k]].kind == BUF_PERSISTENT) continue;
         l.n = 0;
         line_put(&l, "      ");
         put_buf(&l, p, op->out[k]);

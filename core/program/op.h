@@ -11,7 +11,7 @@
 #include "math/einsum.h"
 #include "math/tensor.h"
 
-enum { OP_IN = 8, OP_OUT = 6, OP_PATH = 112, NEVER = -1 };
+enum { OP_IN = 9, OP_OUT = 6, OP_PATH = 112, NEVER = -1 };
 
 typedef enum OpKind {
 #define OP(name, in, out, inplace, autocast, prepare, equation) OP_##name,

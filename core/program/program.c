@@ -103,7 +103,11 @@ int program_like(Program *p, int like, Category category, Shape shape, DType dty
     const Buf *from = &p->bufs[like];
     if (shape.rank == from->shape.rank) p->bufs[b].layout = from->layout;
     p->bufs[b].turned = from->turned && shape_equal(&shape, &from->shape);
-    if (shape_equal(&shape, &from->shape)) p->bufs[b].slice = from->slice;
+    if (shape_equal(&shape, &from->shape)) {
+        p->bufs[b].slice = from->slice;
+        p->bufs[b].shard = from->shard;
+        program_resize(p, b);
+    }
     if (shape.dim[1] == from->shape.dim[1]) memcpy(p->bufs[b].order, from->order, sizeof from->order);
     return b;
 }
@@ -152,6 +156,10 @@ int64_t program_classes(const Program *p, const Op *op) {
     if (op->kind == OP_cross_entropy) return p->bufs[op->cross_entropy.x].shape.dim[1];
     const bool of_linear = op->kind == OP_linear_cross_entropy || op->kind == OP_linear_cross_entropy_dx;
     return of_linear ? p->bufs[op->linear_cross_entropy.w].shape.dim[0] : 0;
+}
+
+int program_positions(const Op *op) {
+    return op->kind == OP_attention ? op->attention.positions : op->kind == OP_rotary ? op->rotary.positions : NO_BUF;
 }
 
 int program_state(Program *p) {

@@ -2,7 +2,8 @@
  *
  * Ops [0, body_end) are the body, which runs once per micro-batch. Ops [body_end, n_ops) run once per step, after the
  * last micro-batch; if there is only one, parameters may be updated in the body. Every temporary buffer is written by
- * exactly one op; operands marked UPDATED in ops.def must be persistent or carried. Passes change a program in place
+ * exactly one op; operands marked UPDATED in ops.def must be persistent, carried, or temporaries that a copy from the
+ * host's memory has made (their update is copied back). Passes change a program in place
  * and leave it valid: program_check checks it after each of them. */
 #ifndef MT_PROGRAM_H
 #define MT_PROGRAM_H
@@ -125,7 +126,7 @@ void program_free(Program *p);                 /* NULL is allowed */
 int program_buf(Program *p, Category category, Shape shape, DType dtype, const char *name, ...)
     __attribute__((format(printf, 5, 6)));
 /* A new buffer "<like>.<suffix>" with the layout of `like` where the ranks are equal, its order where dimension 1 is
- * equal, and turned as it is where the shapes are equal. On failure as program_buf. */
+ * equal; turned, and a part of a tensor, as it is where the shapes are equal. On failure as program_buf. */
 int program_like(Program *p, int like, Category category, Shape shape, DType dtype, const char *suffix);
 /* A persistent buffer for the network's next parameter: number n_params. On failure as program_buf. */
 int program_param(Program *p, Shape shape, DType dtype, const char *name);
@@ -174,6 +175,8 @@ static inline Shape program_outer_shape(const Buf *b) {
 }
 /* The name with the program's scope before it: "scope.name". text[BUF_NAME]; returns text. */
 const char *program_scoped(const Program *p, const char *name, char *text);
+/* The buffer with the positions of sequences that share a row, which the forward op reads; NO_BUF: it reads none. */
+int program_positions(const Op *op);
 /* The classes of which the op, a loss, gives each label one; 0: it is no such loss. */
 int64_t program_classes(const Program *p, const Op *op);
 /* The persistent StepState buffer, and the counter `calls`; the first call makes it. On failure as program_buf. */

@@ -39,9 +39,10 @@ static int slot_of(Runtime *r, const Buf *buf) {
     int known = names_find(&r->slot_names, buf->name, slot_name, r);
     if (known >= 0) return known;
     Slot *s = &r->slots[r->n_slots];
-    *s = (Slot){.buf = buf, .master = -1, .offset = r->persistent};
+    size_t *place = buf->host ? &r->host_persistent : &r->persistent;
+    *s = (Slot){.buf = buf, .master = -1, .offset = *place};
     if (!names_add(&r->slot_names, r->n_slots, slot_name, r)) return -1;
-    r->persistent += align_up(buf->bytes, r->device->table->alignment);
+    *place += align_up(buf->bytes, r->device->table->alignment);
     return r->n_slots++;
 }
 
@@ -135,6 +136,9 @@ static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e)
         if (buf->kind != BUF_PERSISTENT) continue;
         if ((l->slot[b] = slot_of(r, buf)) < 0) return no_memory(e);
         const Buf *first = r->slots[l->slot[b]].buf;
+        if (first->host != buf->host)
+            return err_set(e, ERR_SCRIPT, "programs that run together share %s, but only one has it in the host's memory: their "
+                                          "optimizers are paged or not", buf->name);
         if (first->dtype == buf->dtype && shape_equal(&first->shape, &buf->shape) && first->bytes == buf->bytes) continue;
         char one[SHAPE_TEXT], two[SHAPE_TEXT];
         return err_set(e, ERR_SCRIPT, "programs that run together share %s, but it is %s %s in one and %s %s in another",
@@ -147,17 +151,20 @@ static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e)
     return r->device->table->dry ? OK : load_host(r, l, e);
 }
 
-/* The allocator, with an arena for the slots and the largest program's temporaries; the host's memory; the slots. */
+/* The allocator, with an arena for the slots and the largest program's temporaries; the host's memory, for the same; the
+ * slots. */
 static int open_memory(Runtime *r, AllocKind kind, Err *e) {
-    size_t arena = 0;
+    size_t arena = 0, host = 0;
     for (int i = 0; i < r->n_loaded; i++) arena = max_size(arena, r->loaded[i].place.plan.height);
-    for (int i = 0; i < r->n_loaded; i++) r->host_bytes = max_size(r->host_bytes, r->loaded[i].place.host.height);
+    for (int i = 0; i < r->n_loaded; i++) host = max_size(host, r->loaded[i].place.host.height);
+    r->host_bytes = r->host_persistent + host;
     int code = allocator_open(kind, &r->ledger, r->persistent + arena, &r->alloc, e);
     if (!code && r->host_bytes && !r->device->table->dry)
         code = r->device->table->host_alloc(r->device, r->host_bytes, &r->host, e);
     for (int i = 0; i < r->n_slots && !code; i++) {
         Slot *s = &r->slots[i];
-        code = allocator_get(r->alloc, s->buf->bytes, s->buf->category, s->offset, &s->block, e);
+        if (!s->buf->host) code = allocator_get(r->alloc, s->buf->bytes, s->buf->category, s->offset, &s->block, e);
+        else if (r->host) s->block.data = (char *)r->host + s->offset;
     }
     return code;
 }
@@ -212,7 +219,7 @@ static void unload(const Runtime *r, Loaded *l) {
 int runtime_close_checked(Runtime *r, Err *e) {
     if (!r) return OK;
     for (int i = 0; r->slots && i < r->n_slots; i++)
-        if (r->alloc) allocator_put(r->alloc, &r->slots[i].block);
+        if (r->alloc && !r->slots[i].buf->host) allocator_put(r->alloc, &r->slots[i].block);
     allocator_close(r->alloc);
     if (r->host) r->device->table->host_free(r->device, r->host, r->host_bytes);
     int code = ledger_check_zero(&r->ledger, e);

@@ -57,7 +57,8 @@ int runtime_timing_seconds(Runtime *r, double *seconds, Err *e);
 typedef enum StepPart { PART_WHOLE, PART_FORWARD, PART_BACKWARD, PART_UPDATE } StepPart;
 int runtime_part(Runtime *r, int which, StepPart part, bool fresh, FeedFn *feed, void *arg, StepResult *out, Err *e);
 const Ledger *runtime_ledger(const Runtime *r);
-/* Bytes of host memory that the programs offload to (pinned, on a GPU). The ledger counts the device's only. */
+/* Bytes of host memory (pinned, on a GPU): of paged states, and of what the programs offload. The ledger counts the device's
+ * only. */
 size_t runtime_host_bytes(const Runtime *r);
 /* No placement of program `which` needs fewer bytes, with the persistent buffers of all. */
 size_t runtime_lower_bound(const Runtime *r, int which);

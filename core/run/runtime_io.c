@@ -45,16 +45,6 @@ static void copy_slice(const Buf *b, int index, char *whole, char *part, bool in
     }
 }
 
-/* packed: the whole tensor's bytes; uploads those that the buffer has. */
-static int upload_part(Runtime *r, const Buf *b, void *data, const void *packed, Err *e) {
-    char *part = b->slice.parts ? mem_new(slice_bytes(b)) : NULL;
-    if (b->slice.parts && !part) return no_memory(e);
-    if (part) copy_slice(b, b->slice.index, (char *)packed, part, false);
-    const int code = r->device->table->upload(r->device, data, (part ? part : (const char *)packed) + shard_at(b), b->bytes, e);
-    mem_free(part);
-    return code;
-}
-
 /* Asks the other ranks along `axis` for their parts, which follow each other in `all`; the own one lies in its place. All
  * ranks must do so. */
 static int gather_parts(const Runtime *r, MeshAxis axis, const Buf *b, void *all, Err *e) {
@@ -84,24 +74,42 @@ static int gather_whole(const Runtime *r, const Buf *b, char *part, char *packed
     return code;
 }
 
-/* The whole tensor's bytes. kept: NULL, or the buffer's on the host. All ranks must ask. */
-static int download_whole(Runtime *r, const Buf *b, const void *data, const void *kept, void *packed, Err *e) {
+/* Puts what the buffer has of the whole tensor's bytes where the slot lies, once what was enqueued has run. */
+static int slot_put(Runtime *r, const Slot *s, const void *packed, Err *e) {
+    const DeviceTable *d = r->device->table;
+    const Buf *b = s->buf;
+    char *part = b->slice.parts ? mem_new(slice_bytes(b)) : NULL;
+    if (b->slice.parts && !part) return no_memory(e);
+    if (part) copy_slice(b, b->slice.index, (char *)packed, part, false);
+    const char *own = (part ? part : (const char *)packed) + shard_at(b);
+    int code = b->host ? d->sync(r->device, e) : d->upload(r->device, s->block.data, own, b->bytes, e);
+    if (!code && b->host) memcpy(s->block.data, own, b->bytes);
+    mem_free(part);
+    return code;
+}
+
+/* What lies in the slot, or (s NULL) what was kept of a step -> the whole tensor's bytes. All ranks must ask. */
+static int get_whole(Runtime *r, const Slot *s, const Buf *b, const void *kept, void *packed, Err *e) {
+    const DeviceTable *d = r->device->table;
     char *part = b->slice.parts ? mem_new(slice_bytes(b)) : packed;
-    int code = part ? OK : no_memory(e);
-    if (!code && kept) memcpy(part + shard_at(b), kept, b->bytes);
-    else if (!code) code = r->device->table->download(r->device, part + shard_at(b), data, b->bytes, e);
+    if (!part) return no_memory(e);
+    char *own = part + shard_at(b);
+    int code = !s ? OK : b->host ? d->sync(r->device, e) : d->download(r->device, own, s->block.data, b->bytes, e);
+    if (!code && (!s || b->host)) memcpy(own, s ? s->block.data : kept, b->bytes);
     if (!code) code = gather_whole(r, b, part, packed, e);
     if (b->slice.parts) mem_free(part);
     return code;
 }
 
-/* Packs fp32 (or int32) values in PyTorch's order and uploads them to `data`. */
-static int put_values(Runtime *r, const Buf *b, void *data, const void *values, Err *e) {
-    const Buf whole = whole_of(b);
+static int slot_get(Runtime *r, const Slot *s, void *packed, Err *e) { return get_whole(r, s, s->buf, NULL, packed, e); }
+
+/* Packs fp32 (or int32) values in PyTorch's order and puts them there. */
+static int put_values(Runtime *r, const Slot *s, const void *values, Err *e) {
+    const Buf whole = whole_of(s->buf);
     void *packed = mem_new(whole.bytes);
     if (!packed) return no_memory(e);
     view_pack(&whole, values, packed);
-    int code = upload_part(r, b, data, packed, e);
+    int code = slot_put(r, s, packed, e);
     mem_free(packed);
     return code;
 }
@@ -166,7 +174,7 @@ static int put_quantized(Runtime *r, const Slot *codes, const float *values, Err
     const bool room = room_for_parts(part, bytes) && quantize(&codes->param->quantized, values, bytes);
     int code = room ? OK : no_memory(e);
     for (int k = 0; k < QUANT_PARTS && !code; k++)
-        if (part[k]) code = r->device->table->upload(r->device, part[k]->block.data, bytes[k], part[k]->buf->bytes, e);
+        if (part[k]) code = slot_put(r, part[k], bytes[k], e);
     free_parts(bytes);
     return code;
 }
@@ -178,7 +186,7 @@ static int get_quantized(Runtime *r, const Slot *codes, float *values, Err *e) {
     parts_of(r, codes, part);
     int code = room_for_parts(part, bytes) ? OK : no_memory(e);
     for (int k = 0; k < QUANT_PARTS && !code; k++)
-        if (part[k]) code = r->device->table->download(r->device, bytes[k], part[k]->block.data, part[k]->buf->bytes, e);
+        if (part[k]) code = slot_get(r, part[k], bytes[k], e);
     if (!code) dequantize(&codes->param->quantized, bytes, values);
     free_parts(bytes);
     return code;
@@ -208,7 +216,7 @@ static int first_value(Runtime *r, const Slot *s, Err *e) {
         else values[i] = b->first;
     }
     if (b->constant) memcpy(values, b->constant, (size_t)n * CONSTANT_BYTES);
-    int code = put_values(r, b, s->block.data, values, e);
+    int code = put_values(r, s, values, e);
     mem_free(values);
     return code;
 }
@@ -248,23 +256,42 @@ static int check_labels(const Program *p, const int32_t *t, Err *e) {
     return OK;
 }
 
+/* Checks the positions (N, T) of sequences that share a row, on which kernels rely. */
+static int check_positions(const Buf *input, const int32_t *at, Err *e) {
+    const int64_t n = shape_elements(&input->shape), steps = input->shape.dim[1];
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t next = i % steps ? at[i - 1] + 1 : 0;
+        if (at[i] == 0 || at[i] == next) continue;
+        if (!next)
+            return err_set(e, ERR_SCRIPT, "%s %lld is %d: expected 0 where a row begins", input->name, (long long)i, (int)at[i]);
+        return err_set(e, ERR_SCRIPT, "%s %lld is %d: expected %d, one more than before it, or 0, where a sequence begins",
+                       input->name, (long long)i, (int)at[i], (int)next);
+    }
+    return OK;
+}
+
 /* Turns input k if it is of indices, which a feed gives as numbers, into int32 in place, and checks that every Embedding
- * that reads it has a row for each. */
+ * that reads it has a row for each, and that positions count up. */
 static int check_indices(const Program *p, int k, void *values, Err *e) {
     const Buf *input = &p->bufs[p->inputs[k]];
     int64_t rows = INT64_MAX, n = shape_elements(&input->shape);
+    bool positions = false;
     if (input->dtype != DT_I32) return OK;
-    for (int i = 0; i < p->forward_end; i++)
+    for (int i = 0; i < p->forward_end; i++) {
         if (p->ops[i].kind == OP_embedding && p->ops[i].in[0] == p->inputs[k]) rows = min_i64(rows, p->bufs[p->ops[i].in[1]].shape.dim[0]);
+        positions |= program_positions(&p->ops[i]) == p->inputs[k];
+    }
     for (int64_t i = 0; i < n; i++) {
         float x = ((const float *)values)[i];
         int32_t index = x >= 0 && x < (float)INT32_MAX ? (int32_t)x : -1;
         if (index < 0 || (float)index != x || index >= rows)
-            return err_set(e, ERR_SCRIPT, "%s %lld is %g: expected an index below %lld, the rows of nn.Embedding",
-                           input->name, (long long)i, (double)x, (long long)rows);
+            return rows == INT64_MAX ? err_set(e, ERR_SCRIPT, "%s %lld is %g: expected a whole number that is not negative",
+                                               input->name, (long long)i, (double)x)
+                                     : err_set(e, ERR_SCRIPT, "%s %lld is %g: expected an index below %lld, the rows of nn.Embedding",
+                                               input->name, (long long)i, (double)x, (long long)rows);
         ((int32_t *)values)[i] = index;
     }
-    return OK;
+    return positions ? check_positions(input, values, e) : OK;
 }
 
 /* What a feed fills, inputs and target, in their order: each buffer with its values. */
@@ -373,7 +400,7 @@ int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e)
     const Buf whole = whole_of(b);
     void *packed = mem_new(whole.bytes);
     if (!packed) return no_memory(e);
-    int code = download_whole(r, b, s ? s->block.data : NULL, k ? k->bytes : NULL, packed, e);
+    int code = get_whole(r, s, b, k ? k->bytes : NULL, packed, e);
     if (!code) view_unpack(&whole, packed, values);
     mem_free(packed);
     return code;
@@ -383,10 +410,9 @@ int runtime_write(Runtime *r, const char *name, const float *values, Err *e) {
     const Slot *s = find_slot(r, name);
     if (!s) return not_there(name, e);
     if (is_quantized(s)) return put_quantized(r, s, values, e);
-    int code = put_values(r, s->buf, s->block.data, values, e);
+    int code = put_values(r, s, values, e);
     if (code || s->master < 0) return code;
-    s = &r->slots[s->master];
-    return put_values(r, s->buf, s->block.data, values, e);
+    return put_values(r, &r->slots[s->master], values, e);
 }
 
 const Buf *runtime_persistent(const Runtime *r, int i) { return i < r->n_slots ? r->slots[i].buf : NULL; }
@@ -407,7 +433,7 @@ int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e) {
     const Buf whole = whole_of(s->buf);
     void *storage = mem_new(whole.bytes);
     if (!storage) return no_memory(e);
-    int code = download_whole(r, s->buf, s->block.data, NULL, storage, e);
+    int code = slot_get(r, s, storage, e);
     if (!code) view_unpack_bytes(&whole, storage, bytes);
     mem_free(storage);
     return code;
@@ -420,7 +446,7 @@ int runtime_write_bytes(Runtime *r, int i, const void *bytes, Err *e) {
     void *storage = mem_new(whole.bytes);
     if (!storage) return no_memory(e);
     view_pack_bytes(&whole, bytes, storage);
-    int code = upload_part(r, s->buf, s->block.data, storage, e);
+    int code = slot_put(r, s, storage, e);
     mem_free(storage);
     return code;
 }

@@ -12,8 +12,8 @@ typedef struct Slot {
                          * Buf.constant */
     int number;       /* of that parameter among those of all networks */
     int master;       /* of a weight: its master's slot, or -1 */
-    size_t offset;    /* bytes from the arena's start */
-    Block block;
+    size_t offset;    /* bytes from the start of the arena, or of the host's memory */
+    Block block;      /* there: where it lies; of the allocator's only if it is not the host's */
 } Slot;
 
 /* A kept buffer's bytes after the last step, on the host. */
@@ -66,9 +66,10 @@ struct Runtime {
     Slot *slots;
     int n_slots;
     Names slot_names;
-    size_t persistent; /* bytes of all slots, aligned */
-    void *host;        /* the host's memory that programs offload to, one program at a time; NULL on the dry device */
-    size_t host_bytes;
+    size_t persistent; /* bytes of all slots on the device, aligned */
+    void *host;        /* the host's memory: its slots, then what programs offload, one program at a time; NULL on the dry
+                        * device */
+    size_t host_persistent, host_bytes; /* of these slots, of all */
     Loaded *loaded;
     int n_loaded;
     double *op_seconds; /* by op of the program that runs: where a timed step adds its times; NULL: it is not timed */
@@ -79,8 +80,9 @@ struct Runtime {
 /* Where buffer `b` of program `l` lies at this moment; the device's address unless the buffer is on the host. */
 static inline void *runtime_data(const Runtime *r, const Loaded *l, int b) {
     int root = program_root(l->p, b);
-    if (l->p->bufs[root].host) return (char *)r->host + l->place.offsets[root];
     char *storage = l->slot[root] >= 0 ? r->slots[l->slot[root]].block.data : l->block[root].data;
+    if (l->slot[root] < 0 && l->p->bufs[root].host)
+        storage = (char *)r->host + r->host_persistent + (l->place.offsets[root] - l->place.host_persistent);
     return storage ? storage + program_offset(l->p, b) : NULL;
 }
 /* Gives every slot its first values: parameters are drawn from the seed, the others get Buf.first or Buf.constant; and

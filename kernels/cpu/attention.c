@@ -4,7 +4,8 @@
  * and the probabilities from them and from lse, the logarithm of that sum.
  *
  * A thread takes one head of one sample at a time. Where several heads of q share one of k and v, the gradient takes
- * these heads one after the other on one thread, so that dk and dv are their sum in that order. */
+ * these heads one after the other on one thread, so that dk and dv are their sum in that order. Tiles of keys that no
+ * query of a tile sees are left out: those after it if causal, those before its window or its sequence. */
 #include "program/attention.h"
 #include "cpu.h"
 #include "vector_math.h"
@@ -17,6 +18,7 @@ typedef struct Head {
     const AttentionAttr *attr;
     int64_t queries, keys, width; /* T, S, D */
     Matrix q, k, v, y, dq, dk, dv, dy;
+    const int32_t *positions; /* (queries), of sequences in a row; NULL: it is one sequence */
     const float *bias;       /* (queries, keys); NULL: none */
     float *dbias;
     bool bias_later;         /* dbias already holds the sums over other samples or heads */
@@ -51,7 +53,8 @@ static float *bias_of(const View *bias, const AttentionAttr *a, int64_t index) {
 }
 
 /* Head `index` of all samples'. */
-static Head head_of(const KArgs *a, const View *qkv, const View *y, const View *bias, int64_t index) {
+static Head head_of(const KArgs *a, const View *qkv, const View *y, const View *bias, const View *positions,
+                    int64_t index) {
     const AttentionAttr *attr = &a->attr->attention;
     const int time = attr->batch_first ? 1 : 0;
     Head h = {.attr = attr, .queries = y->shape.dim[time], .width = y->shape.dim[2] / attr->heads, .seed = a->seed};
@@ -59,6 +62,7 @@ static Head head_of(const KArgs *a, const View *qkv, const View *y, const View *
     h.keys = qkv[attention_part(qkv, 1, attr, h.width).operand].shape.dim[time];
     h.index = index;
     h.bias = bias_of(bias, attr, index);
+    h.positions = attention_positions(positions, index / attr->heads);
     find_parts(qkv, &h, part);
     h.q = part[0], h.k = part[1], h.v = part[2];
     h.y = steps_of(y, attr->batch_first, index / attr->heads, index % attr->heads * h.width);
@@ -69,10 +73,12 @@ static float *row_at(Matrix m, int64_t i) { return m.at + i * m.stride; }
 static Matrix from_row(Matrix m, int64_t i) { return matrix(row_at(m, i), m.stride); }
 static Matrix across(Matrix m, int64_t i) { return transposed(row_at(m, i), m.stride); }
 
+static int64_t first_key(const Head *h, int64_t i) { return attention_first(h->attr, h->positions, i); }
+
 /* Of the keys [c, c + n), query i sees those from *from to the end that is returned. There may be none. */
 static int64_t seen(const Head *h, int64_t i, int64_t c, int64_t n, int64_t *from) {
     const int64_t end = max_i64(0, min_i64(n, attention_end(h->attr, i, h->keys) - c));
-    *from = min_i64(end, max_i64(0, attention_first(h->attr, i) - c));
+    *from = min_i64(end, max_i64(0, first_key(h, i) - c));
     return end;
 }
 
@@ -80,7 +86,7 @@ static int64_t seen(const Head *h, int64_t i, int64_t c, int64_t n, int64_t *fro
 static int64_t columns_of(const Head *h, int64_t row, int64_t rows) {
     return attention_end(h->attr, row + rows - 1, h->keys);
 }
-static int64_t first_column(const Head *h, int64_t row) { return attention_first(h->attr, row) / TILE * TILE; }
+static int64_t first_column(const Head *h, int64_t row) { return first_key(h, row) / TILE * TILE; }
 
 /* Caps the scores s[n] of query i for keys from c on, and adds the bias. slope[n], or NULL: the caps' derivatives */
 HOT static void settle(const Head *h, int64_t i, int64_t c, int64_t n, float *s, float *slope) {
@@ -201,7 +207,7 @@ static void clear_bias(const Head *h) {
     for (int64_t i = 0; i < h->queries; i++) {
         const int64_t end = attention_end(h->attr, i, h->keys);
         float *row = h->dbias + i * h->keys;
-        memset(row, 0, (size_t)attention_first(h->attr, i) * sizeof *row);
+        memset(row, 0, (size_t)first_key(h, i) * sizeof *row);
         memset(row + end, 0, (size_t)(h->keys - end) * sizeof *row);
     }
 }
@@ -307,7 +313,7 @@ int k_cpu_attention(const KArgs *a, Err *e) {
     int64_t all = samples_in(a, &w.attention.y) * a->attr->attention.heads;
 #pragma omp parallel for schedule(static) reduction(| : status) if (all > 1)
     for (int64_t i = 0; i < all; i++) {
-        Head h = head_of(&w, &w.attention.q, &w.attention.y, &w.attention.bias, i);
+        Head h = head_of(&w, &w.attention.q, &w.attention.y, &w.attention.bias, &w.attention.positions, i);
         h.lse = w.attention.lse.count ? (float *)w.attention.lse.data + i * h.queries : NULL;
         h.call = w.attention.calls.count ? *(const uint32_t *)w.attention.calls.data : 0;
         status |= forward_head(&h);
@@ -318,7 +324,8 @@ int k_cpu_attention(const KArgs *a, Err *e) {
 
 /* The gradient's part of head `index` of q: its dq, and what it adds to dk and dv, and to the bias's */
 static int back_one(const KArgs *w, int64_t index, bool later, bool bias_later) {
-    Head h = head_of(w, &w->attention_dx.q, &w->attention_dx.y, &w->attention_dx.bias, index);
+    Head h = head_of(w, &w->attention_dx.q, &w->attention_dx.y, &w->attention_dx.bias, &w->attention_dx.positions,
+                     index);
     Matrix part[3];
     find_parts(w->out, &h, part);
     h.dq = part[0], h.dk = part[1], h.dv = part[2];

@@ -1,5 +1,5 @@
 /* rotary.c: rotates pairs of a sequence's features by angles that grow with the step. A step's cosines and sines are
- * computed once, for all samples and heads. */
+ * computed once, for all samples and heads; where the samples have positions of their own, for each sample. */
 #include "parallel.h"
 #include "vector_math.h"
 
@@ -45,20 +45,23 @@ HOT static void turn_neighbours(float *y, const float *x, const Angles *a, int64
 static void rotary_piece(const KArgs *a, int64_t begin, int64_t end) {
     const RotaryAttr *r = &a->attr->rotary;
     const View *x = &a->rotary.x, *y = &a->rotary.y;
+    const int32_t *positions = a->rotary.positions.data;
     const int64_t *d = x->shape.dim, pairs = r->dim / 2, some = BLOCK / r->dim * r->dim;
     float frequency[ROTARY_PAIRS], from[BLOCK], to[BLOCK];
     Angles angles;
     TurnFn *turn = r->interleaved ? turn_neighbours : turn_halves;
     for (int64_t i = 0; i < pairs; i++) frequency[i] = rotary_frequency(r, i);
     for (int64_t t = begin; t < end; t++) {
-        set_angles(&angles, frequency, (float)(r->back ? -t : t), pairs);
-        for (int64_t n = 0; n < d[0]; n++)
+        for (int64_t n = 0; n < d[0]; n++) {
+            const int64_t place = positions ? positions[n * d[1] + t] : t;
+            if (positions || n == 0) set_angles(&angles, frequency, (float)(r->back ? -place : place), pairs);
             for (int64_t f = 0; f < d[2]; f += some) {
                 const int64_t at = (n * d[1] + t) * d[2] + f, count = min_i64(some, d[2] - f);
                 float *rotated = block_target(y, at, to);
                 turn(rotated, block_load(x, at, count, from), &angles, count / r->dim, pairs);
                 block_store(y, at, count, rotated);
             }
+        }
     }
 }
 

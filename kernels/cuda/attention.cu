@@ -4,7 +4,8 @@
  * third tile at once: so the matrix of scores is never whole, and each sum belongs to one block. The gradient has one
  * kernel whose rows are queries, one whose rows are keys, which walks along all heads of q that the keys serve, and one
  * for the gradient of the bias, whose blocks have one tile of it and walk along the samples and heads that share it. All
- * compute the scores again. Sums are in fp32. */
+ * compute the scores again. Tiles of queries and keys that do not see each other are left out, but for the bias. Sums
+ * are in fp32. */
 #include "program/attention.h"
 
 #include "attention_tiles.h"
@@ -26,7 +27,7 @@ static Steps part_of(const View *qkv, int part, const Attention &t) {
 }
 
 static Attention attention_of(const KArgs *a, const View *qkv, const View *y, const View *lse, const View *calls,
-                              const View *bias) {
+                              const View *bias, const View *positions) {
     assert(a->attr->attention.heads > 0 && a->attr->attention.kv_heads > 0);
     assert(a->attr->attention.heads % a->attr->attention.kv_heads == 0 && y->shape.rank == 3);
     assert(y->shape.dim[2] % a->attr->attention.heads == 0 && operand_is_fp32(lse));
@@ -41,6 +42,7 @@ static Attention attention_of(const KArgs *a, const View *qkv, const View *y, co
     t.lse = (float *)lse->data;
     t.calls = (const uint32_t *)calls->data;
     t.bias = *bias;
+    t.positions = *positions;
     t.samples = y->shape.dim[1 - time];
     t.queries = t.q.count;
     t.keys = t.k.count;
@@ -58,11 +60,12 @@ typedef struct Sum { float top, sum; } Sum;
 template <typename L>
 static __device__ inline float soften(const Attention &t, const Place &p, int64_t step, int64_t u, Sum *row, float *s) {
     const float before = row->top;
+    const int64_t begin = step < t.queries ? begins(t, p, step) : t.keys, end = seen(t, step);
     float most = -INFINITY, sum = 0.0f, slope;
     UNROLLED(L::COLUMNS)
     for (int j = 0; j < L::COLUMNS; j++) {
         const int64_t key = u + L::column(j);
-        s[j] = step < t.queries && sees(t, step, key) ? score_of(t, p, step, key, s[j], &slope) : -INFINITY;
+        s[j] = key >= begin && key < end ? score_of(t, p, step, key, s[j], &slope) : -INFINITY;
         most = fmaxf(most, s[j]);
     }
     row->top = fmaxf(before, row_max<L>(most));
@@ -87,7 +90,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 3) forward_kernel(co
         float acc[L::ROWS][L::COLUMNS] = {};
         Sum rows[L::ROWS];
         for (int i = 0; i < L::ROWS; i++) rows[i].top = -INFINITY, rows[i].sum = 0.0f;
-        for (int64_t u = first_tile(t, p.begin); u < end; u += TILE) {
+        for (int64_t u = first_tile(t, p, p.begin); u < end; u += TILE) {
             float s[L::ROWS][L::COLUMNS] = {};
             L::products(s, tiles, t, p, t.q, p.begin, t.k, u);
             UNROLLED(L::ROWS) /* so that arrays are registers */
@@ -110,15 +113,15 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 3) forward_kernel(co
 
 /* ---- gradient */
 
-/* What the gradients of a query's scores need; zeros after the last query */
-typedef struct Query { float lse, inner; } Query;
+/* What the gradients of a query's scores need; first: the first key that it sees, none after the last query */
+typedef struct Query { float lse, inner; int64_t first; } Query;
 
 /* product: of query s and key u; dp: the gradient of its probability; keep: dropout's factor. *ds becomes the gradient
  * of the score, and that of the product with `by_product`; returns the probability after dropout. */
 static __device__ inline float slope(const Attention &t, const Place &p, const Query &q, int64_t s, int64_t u,
                                      float product, float dp, float keep, float *ds, bool by_product = true) {
     *ds = 0.0f;
-    if (s >= t.queries || !sees(t, s, u)) return 0.0f;
+    if (u < q.first || u >= seen(t, s)) return 0.0f;
     float of_score;
     const float prob = expf(score_of(t, p, s, u, product, &of_score) - q.lse);
     *ds = (by_product ? of_score : 1.0f) * prob * (keep * dp - q.inner);
@@ -126,8 +129,11 @@ static __device__ inline float slope(const Attention &t, const Place &p, const Q
 }
 
 static __device__ inline Query query_of(const Attention &t, const Place &p, int64_t s) {
-    Query q = {0.0f, 0.0f};
-    if (s < t.queries) q.lse = t.lse[query_index(t, p, s)], q.inner = t.inner[query_index(t, p, s)];
+    Query q = {0.0f, 0.0f, t.keys};
+    if (s >= t.queries) return q;
+    q.lse = t.lse[query_index(t, p, s)];
+    q.inner = t.inner[query_index(t, p, s)];
+    q.first = begins(t, p, s);
     return q;
 }
 
@@ -152,7 +158,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) query_kernel(cons
     const int64_t end = seen(t, min_i64(p.begin + TILE, t.queries) - 1);
     for (int64_t first = 0; first < t.width; first += TILE) {
         float acc[L::ROWS][L::COLUMNS] = {};
-        for (int64_t tile = first_tile(t, p.begin); tile < end; tile += TILE) {
+        for (int64_t tile = first_tile(t, p, p.begin); tile < end; tile += TILE) {
             float s[L::ROWS][L::COLUMNS] = {}, dp[L::ROWS][L::COLUMNS] = {};
             L::products(s, tiles, t, p, t.q, p.begin, t.k, tile);
             L::products(dp, tiles, t, p, t.dy, p.begin, t.v, tile);
@@ -177,13 +183,12 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) key_kernel(const 
     __shared__ typename L::Tiles tiles;
     const int group = group_of(t);
     const Place keys = place_here(t, group, t.keys, false);
-    const int64_t past = keys.begin + TILE - 1 + t.attr.window; /* no query from there on sees these keys */
-    const int64_t last = t.attr.window ? min_i64(past, t.queries) : t.queries;
     for (int64_t first = 0; first < t.width; first += TILE) {
         float dk[L::ROWS][L::COLUMNS] = {}, dv[L::ROWS][L::COLUMNS] = {};
         Place p = keys;
         for (int head = 0; head < group; head++, p.head++, p.of_sample++)
-            for (int64_t tile = t.attr.causal ? p.begin : 0; tile < last; tile += TILE) {
+            for (int64_t tile = t.attr.causal ? p.begin : 0; tile < t.queries; tile += TILE) {
+                if (begins(t, p, tile) >= p.begin + TILE) break; /* nor does any query after it see these keys */
                 float s[L::ROWS][L::COLUMNS] = {}, dp[L::ROWS][L::COLUMNS] = {};
                 L::products(s, tiles, t, p, t.k, p.begin, t.q, tile);
                 L::products(dp, tiles, t, p, t.v, p.begin, t.dy, tile);
@@ -295,7 +300,7 @@ int k_cuda_attention_prepare(const KArgs *, size_t, void **state, size_t *worksp
 
 int k_cuda_attention(const KArgs *a, Err *e) {
     const Attention t = attention_of(a, &a->attention.q, &a->attention.y, &a->attention.lse, &a->attention.calls,
-                                     &a->attention.bias);
+                                     &a->attention.bias, &a->attention.positions);
     return run(a, e, pick(a, t, forwards), t, t.attr.heads, t.queries, TILE);
 }
 
@@ -311,7 +316,7 @@ int k_cuda_attention_dx(const KArgs *a, Err *e) {
     if (a->workspace_bytes < bytes)
         return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", bytes, a->workspace_bytes);
     Attention t = attention_of(a, &a->attention_dx.q, &a->attention_dx.y, &a->attention_dx.lse, &a->attention_dx.calls,
-                               &a->attention_dx.bias);
+                               &a->attention_dx.bias, &a->attention_dx.positions);
     t.dy = steps_of(&a->attention_dx.dy, t.attr.batch_first, 0, t.width, false);
     t.dq = part_of(a->out, 0, t);
     t.dk = part_of(a->out, 1, t);

@@ -27,7 +27,7 @@ typedef struct Attention {
     AttentionAttr attr;
     Steps q, k, v, y, dq, dk, dv, dy;
     float *lse, *inner;     /* (N, heads, T); inner: <dy, y> of each row */
-    View bias, dbias;       /* count 0: none */
+    View bias, dbias, positions; /* count 0: none */
     const uint32_t *calls;  /* NULL: no dropout */
     int64_t samples, queries, keys, width; /* N, T, S, D */
     uint64_t seed;
@@ -67,13 +67,14 @@ static __device__ inline int64_t query_index(const Attention &t, const Place &p,
 
 /* Query s sees the keys from `begins` on, up to `seen` */
 static __device__ inline int64_t seen(const Attention &t, int64_t s) { return attention_end(&t.attr, s, t.keys); }
-static __device__ inline int64_t begins(const Attention &t, int64_t s) { return attention_first(&t.attr, s); }
-static __device__ inline bool sees(const Attention &t, int64_t s, int64_t u) {
-    return u < seen(t, s) && u >= begins(t, s);
+static __device__ inline int64_t begins(const Attention &t, const Place &p, int64_t s) {
+    return attention_first(&t.attr, attention_positions(&t.positions, p.sample), s);
 }
 
 /* The tile of keys with the first one that query s sees */
-static __device__ inline int64_t first_tile(const Attention &t, int64_t s) { return begins(t, s) / TILE * TILE; }
+static __device__ inline int64_t first_tile(const Attention &t, const Place &p, int64_t s) {
+    return begins(t, p, s) / TILE * TILE;
+}
 
 /* The score of query s for key u, which it sees, by their product; *slope: its derivative by the product */
 static __device__ inline float score_of(const Attention &t, const Place &p, int64_t s, int64_t u, float product,

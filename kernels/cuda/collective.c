@@ -1,23 +1,108 @@
-/* collective.c: the ops in which all ranks take part. */
-#include "cuda.h"
+/* collective.c: the ops in which all ranks take part, by NCCL, on the device's stream. The order of a sum is NCCL's own: it
+ * depends on the number of ranks, on how they are connected and on the version, and gives the CPU's result to rounding. NCCL
+ * takes what it needs of the GPU's memory when the ranks join; the ops have no workspace. */
+#include "ranks.h"
 
-#define REFUSED(name)                                                                                               \
-    int k_cuda_##name(const KArgs *a, Err *e) {                                                                     \
-        (void)a;                                                                                                    \
-        return err_set(e, ERR_UNSUPPORTED, #name ": ranks on GPUs can be predicted, but not run: NCCL is not used yet"); \
+static int ranks_of(const KArgs *a, Ranks **out, Err *e) {
+    *out = cuda_of(a)->ranks[a->attr->collective.axis];
+    return *out ? OK : err_set(e, ERR_INTERNAL, "this GPU has not joined the ranks");
+}
+
+static char *element(const View *v, int64_t i) { return (char *)v->data + (size_t)i * dtype_size(v->dtype); }
+
+static ncclDataType_t type_of(const View *v) {
+    assert(dtype_is_float(v->dtype));
+    return v->dtype == DT_F32 ? ncclFloat32 : v->dtype == DT_F16 ? ncclFloat16 : ncclBfloat16;
+}
+
+/* Have all ranks as many of n elements? */
+static bool is_even(int64_t n, int world) { return shard_of(n, world, 0).count == shard_of(n, world, world - 1).count; }
+
+#define NO_WORKSPACE(name)                                                                               \
+    int k_cuda_##name##_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) { \
+        (void)a, (void)limit, (void)state, (void)e;                                                      \
+        *workspace = 0;                                                                                  \
+        return OK;                                                                                       \
     }
-#define PREPARED(name)                                                                                              \
-    int k_cuda_##name##_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {            \
-        (void)a, (void)limit, (void)state, (void)e;                                                                 \
-        *workspace = 0;                                                                                             \
-        return OK;                                                                                                  \
+NO_WORKSPACE(all_reduce)
+NO_WORKSPACE(all_reduce_)
+NO_WORKSPACE(reduce_scatter)
+
+/* ---- sums; x may be y */
+
+static int all_reduce(const KArgs *a, const View *x, const View *y, Err *e) {
+    Ranks *r;
+    int code = ranks_of(a, &r, e);
+    if (code) return code;
+    return ranks_check(r, r->nccl.ncclAllReduce(x->data, y->data, (size_t)y->count, type_of(y), ncclSum, r->comm, cuda_of(a)->stream),
+                       "all_reduce", e);
+}
+
+int k_cuda_all_reduce(const KArgs *a, Err *e) { return all_reduce(a, &a->all_reduce.x, &a->all_reduce.y, e); }
+int k_cuda_all_reduce_(const KArgs *a, Err *e) { return all_reduce(a, &a->all_reduce_.y, &a->all_reduce_.y, e); }
+
+int k_cuda_any_overflow(const KArgs *a, Err *e) {
+    Ranks *r;
+    int code = ranks_of(a, &r, e);
+    if (code) return code;
+    int32_t *overflow = &((StepState *)a->any_overflow.state.data)->overflow;
+    return ranks_check(r, r->nccl.ncclAllReduce(overflow, overflow, 1, ncclInt32, ncclMax, r->comm, cuda_of(a)->stream),
+                       "any_overflow", e);
+}
+
+/* ---- shards. Where they differ in size, each rank's is a call of its own; those of a group run together. */
+
+/* Ends a group of calls, of which the first that failed gave `result`. */
+static int group_end(Ranks *r, ncclResult_t result, const char *what, Err *e) {
+    const ncclResult_t ended = r->nccl.ncclGroupEnd();
+    return ranks_check(r, result != ncclSuccess ? result : ended, what, e);
+}
+
+int k_cuda_reduce_scatter(const KArgs *a, Err *e) {
+    const View *x = &a->reduce_scatter.x, *y = &a->reduce_scatter.y;
+    const CollectiveAttr *c = &a->attr->collective;
+    const cudaStream_t stream = cuda_of(a)->stream;
+    Ranks *r;
+    int code = ranks_of(a, &r, e);
+    if (code) return code;
+    if (is_even(x->count, c->world))
+        return ranks_check(r, r->nccl.ncclReduceScatter(x->data, y->data, (size_t)y->count, type_of(y), ncclSum, r->comm, stream),
+                           "reduce_scatter", e);
+    ncclResult_t result = r->nccl.ncclGroupStart();
+    if (result != ncclSuccess) return ranks_check(r, result, "reduce_scatter", e);
+    for (int k = 0; k < c->world && result == ncclSuccess; k++) {
+        const Shard s = shard_of(x->count, c->world, k);
+        result = r->nccl.ncclReduce(element(x, s.first), k == c->rank ? y->data : NULL, (size_t)s.count, type_of(x), ncclSum, k,
+                                    r->comm, stream);
     }
-REFUSED(all_reduce)
-REFUSED(all_reduce_)
-REFUSED(reduce_scatter)
-REFUSED(all_gather)
-REFUSED(all_gather_)
-REFUSED(any_overflow)
-PREPARED(all_reduce)
-PREPARED(all_reduce_)
-PREPARED(reduce_scatter)
+    return group_end(r, result, "reduce_scatter", e);
+}
+
+/* x: the rank's own shard, which may lie in its place in y. Elements are moved as bytes: they may be of any type. */
+static int all_gather(const KArgs *a, const void *x, const View *y, Err *e) {
+    const CollectiveAttr *c = &a->attr->collective;
+    const cudaStream_t stream = cuda_of(a)->stream;
+    const size_t size = dtype_size(y->dtype);
+    Ranks *r;
+    int code = ranks_of(a, &r, e);
+    if (code) return code;
+    if (is_even(y->count, c->world))
+        return ranks_check(r, r->nccl.ncclAllGather(x, y->data, (size_t)(y->count / c->world) * size, ncclInt8, r->comm, stream),
+                           "all_gather", e);
+    ncclResult_t result = r->nccl.ncclGroupStart();
+    if (result != ncclSuccess) return ranks_check(r, result, "all_gather", e);
+    for (int k = 0; k < c->world && result == ncclSuccess; k++) {
+        const Shard s = shard_of(y->count, c->world, k);
+        result = r->nccl.ncclBroadcast(k == c->rank ? x : NULL, element(y, s.first), (size_t)s.count * size, ncclInt8, k, r->comm,
+                                       stream);
+    }
+    return group_end(r, result, "all_gather", e);
+}
+
+int k_cuda_all_gather(const KArgs *a, Err *e) { return all_gather(a, a->all_gather.x.data, &a->all_gather.y, e); }
+
+int k_cuda_all_gather_(const KArgs *a, Err *e) {
+    const View *y = &a->all_gather_.y;
+    const CollectiveAttr *c = &a->attr->collective;
+    return all_gather(a, element(y, shard_of(y->count, c->world, c->rank).first), y, e);
+}

@@ -26,6 +26,7 @@ typedef struct CudaModel {
 typedef struct CudaSection { cudaEvent_t start, stop; } CudaSection;
 typedef struct Libraries Libraries; /* libraries.h */
 typedef struct Nvml Nvml;           /* nvml.c */
+typedef struct Ranks Ranks;         /* ranks.h */
 typedef struct Tuning Tuning;       /* tuning.h */
 typedef struct CudaQueue CudaQueue; /* optim.cu: updates that wait to be enqueued as one kernel */
 
@@ -46,6 +47,7 @@ typedef struct CudaDevice {
     Nvml *nvml;
     Tuning *tuning;
     CudaQueue *queue;
+    Ranks *ranks[MESH_AXES]; /* along each axis; NULL: it has joined none */
 } CudaDevice;
 
 typedef KernelState CudaState;
@@ -111,6 +113,10 @@ int cuda_replay(Device *d, void *graph, Err *e);
 void cuda_graph_free(Device *d, void *graph);
 /* While a graph is being recorded: ERR_DEVICE if the last call has ended the recording. */
 int cuda_recording_check(CudaDevice *c, Err *e);
+
+/* ranks.c: device.h explains join. ranks_leave waits for the other ranks to leave, too, unless something has failed. */
+int cuda_join(Device *d, MeshAxis axis, Comm *comm, Err *e);
+void ranks_leave(CudaDevice *c);
 
 /* libraries.c, tuning.c and nvml.c; the emulated device has stand-ins for the first and the last. libraries_close also
  * closes what cudnn_device.c has. */

@@ -120,13 +120,14 @@ static void real_close(Device *d) {
         if (c->sections[i].stop) cudaEventDestroy(c->sections[i].stop);
     }
     cudaStream_t stream = c->stream;
+    ranks_leave(c);
     cuda_release(c); /* before the stream: the libraries' handles use it */
     if (stream) cudaStreamDestroy(stream);
     (void)cudaGetLastError();
 }
 
 static const DeviceTable table = {
-    .kind = "cuda", .alignment = CUDA_ALIGNMENT, .close = real_close, .info = real_info, .describe = real_describe,
+    .kind = "cuda", .alignment = CUDA_ALIGNMENT, .close = real_close, .join = cuda_join, .info = real_info, .describe = real_describe,
     .alloc = cuda_alloc, .free = cuda_free, .upload = cuda_upload, .download = cuda_download, .sync = cuda_sync,
     .host_alloc = cuda_host_alloc, .host_free = cuda_host_free, .send = cuda_send, .sent = cuda_sent,
     .start = cuda_start, .stop = cuda_stop, .elapsed = cuda_elapsed, .record = cuda_record, .recorded = cuda_recorded,

@@ -9,6 +9,7 @@ typedef struct Rotary {
     RotaryAttr attr;
     float frequency[ROTARY_PAIRS]; /* computed on the CPU, so that angles differ from its by a rounding at most */
     int64_t samples, steps, heads;
+    const int32_t *positions; /* (samples, steps); NULL: the steps are the positions */
 } Rotary;
 
 /* v: N pairs of features, as two words of N: one word of each half of the head; interleaved: two neighbours */
@@ -25,12 +26,13 @@ template <int N>
 static __global__ void rotary_kernel(const __grid_constant__ Rotary r, Elements y, Elements x) {
     const int dim = r.attr.dim, pairs = dim / 2;
     const int64_t words = pairs / N, i = (int64_t)blockIdx.x * ROTARY_THREADS + threadIdx.x;
-    const int64_t pair = i % words * N, row = i / words, step = row % r.steps;
+    const int64_t pair = i % words * N, row = i / words;
     const int64_t low_at = r.attr.interleaved ? 2 * pair : pair, apart = r.attr.interleaved ? N : pairs;
     float cosine[N], sine[N];
     if (row >= r.samples * r.steps) return;
+    const int64_t place = r.positions ? r.positions[row] : row % r.steps;
     for (int k = 0; k < N; k++) {
-        const float angle = (float)(r.attr.back ? -step : step) * r.frequency[pair + k];
+        const float angle = (float)(r.attr.back ? -place : place) * r.frequency[pair + k];
         cosine[k] = cosf(angle);
         sine[k] = sinf(angle);
     }
@@ -74,6 +76,7 @@ int k_cuda_rotary(const KArgs *a, Err *e) {
     r.samples = x->shape.dim[0];
     r.steps = x->shape.dim[1];
     r.heads = x->shape.dim[2] / r.attr.dim;
+    r.positions = (const int32_t *)a->rotary.positions.data;
     for (int i = 0; i < r.attr.dim / 2; i++) r.frequency[i] = rotary_frequency(&r.attr, i);
     const int64_t half = r.attr.dim / 2;
     const bool whole = lanes_fit<4>(x->data, x->dtype, half) && lanes_fit<4>(y->data, y->dtype, half);

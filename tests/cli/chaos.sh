@@ -42,7 +42,7 @@ return mt.experiment{
   },
 }
 END
-set -- run chaos.lua -q --retry none --try-oom --memory 64KiB --timeout "${TIMEOUT:-2s}"
+set -- run chaos.lua -q --retry none --try-oom --memory 64KiB --timeout "${TIMEOUT:-5s}"
 total=$((10 * CELLS))
 
 # Without what differs from one run to the next: times, and the step in which a cell died

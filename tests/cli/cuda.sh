@@ -104,5 +104,7 @@ has "$err" "6 of 6 cells were in all.csv already" "two workers resume what one h
 
 out=$(cd "$ROOT" && PARTS_DEVICE=cuda:0 "$MEMTIDE" tests/lua/t_parts.lua 2>&1)
 is "$(echo "$out" | grep -v '^ok ')" "1..$(echo "$out" | grep -c '^ok ')" "a step in parts is what it is on the CPU"
+out=$(cd "$ROOT" && TEST_DEVICE=cuda:0 "$MEMTIDE" tests/lua/t_paged.lua 2>&1)
+is "$(echo "$out" | grep -v '^ok ')" "1..$(echo "$out" | grep -c '^ok ')" "paged states are what they are on the CPU"
 
 finish

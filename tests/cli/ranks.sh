@@ -68,7 +68,7 @@ memtide run fates.lua -q --retry none --timeout 8s
 is $status 1 "a sweep whose ranks fail"
 reason() { grep "^fates,$1" fates.csv; }
 for expected in "killed=crashed,rank 2: killed by signal 9" "crashed=crashed,2nd attempt: rank 1: killed by signal 11" \
-    "left=crashed,2nd attempt: rank 1: ended with exit status 7" "hung=timeout" "raised=error,rank 1: fates.lua:" "spoke=ok" \
+    "left=crashed,2nd attempt: rank 1: ended with exit status 7" "hung=timeout,\"no end after 8 s while rank 0 was building, for which the others waited" "raised=error,rank 1: fates.lua:" "spoke=ok" \
     "another network=error,\"rank" "fine=ok"; do
     case $(reason "${expected%%=*}") in
     *,"${expected#*=}"*) result 0 "$expected" ;;
@@ -99,6 +99,15 @@ is "$(running)" "" "and end with it"
 memtide run modes.lua -q --csv small.csv --memory 64KiB --try-oom --case data
 is "$(column small.csv status)" oom "ranks run out of memory"
 is "$(column small.csv reason | grep -c "rank [01]: ")" 1 "and the row says which"
+
+sed 's/FATES = {/FATES = { hoard = function() local t = {} while true do t[#t + 1] = ("x"):rep(4096):rep(4096) end end,/
+    s/cases = {/cases = { {case = "hoarded", world = 2, fate = "hoard", at = 1},/' fates.lua >hoard.lua
+memtide run hoard.lua -q --csv hoard.csv --case hoarded --host-memory 512MiB
+is "$(column hoard.csv status) $(column hoard.csv reason | cut -d';' -f1)" "oom rank 1: not enough memory" "a rank has not enough of the host's"
+
+# ---- reliable times: all ranks make the same steps
+memtide run modes.lua -q --csv rounds.csv --case data --set rounds=2
+is "$(column rounds.csv status)" ok "ranks agree on the steps of reliable times"
 
 # ---- whose samples: iterators, epochs and files of test data; the largest batch
 cat >samples.lua <<'END'

@@ -26,7 +26,7 @@ typedef struct Bench Bench;
 typedef void FillFn(Bench *b);
 typedef struct OpTest { OpKind kind; const char *in, *out; FillFn *fill; } OpTest;
 static FillFn fill_batches, fill_variance, fill_indices;
-static FillFn fill_update, fill_calls, fill_coarse, fill_positions, fill_labels, fill_stats, fill_probabilities;
+static FillFn fill_steps, fill_update, fill_calls, fill_coarse, fill_positions, fill_labels, fill_stats, fill_probabilities;
 static FillFn fill_bytes, fill_places, fill_rows, fill_infinity, fill_codes, fill_maxima, fill_quantized;
 
 static const OpTest op_tests[] = {
@@ -79,7 +79,7 @@ static const OpTest op_tests[] = {
     {OP_first_place, "ix", "in", fill_places},
     {OP_add_rows, "fx fz", "fx", NULL},
     {OP_add_rows_dw, "fx", "gz", NULL},
-    {OP_rotary, "fx", "gx", NULL},
+    {OP_rotary, "fx iz", "gx", fill_steps},
     {OP_upsample, "fx", "fy", NULL},
     {OP_upsample_dx, "fy", "fx", NULL},
     {OP_bias_db, "fx", "gz", NULL},
@@ -167,11 +167,12 @@ static const OpTest op_tests[] = {
 #define BOTH_ROWS(text, X, Z, from) \
     {text, OP_add_rows, .x = X, .z = Z, .attr.axis = {0, from}}, \
     {text, OP_add_rows_dw, .x = X, .z = Z, .attr.axis = {0, from}}
-#define EACH_ROTARY(text, X, dim, base) \
-    {text, OP_rotary, .x = X, .attr.rotary = {dim, 1, 0, base}}, \
-    {text ", back", OP_rotary, .x = X, .attr.rotary = {dim, 1, 1, base}}, \
-    {text ", halves", OP_rotary, .x = X, .attr.rotary = {dim, 0, 0, base}}, \
-    {text ", halves, back", OP_rotary, .x = X, .attr.rotary = {dim, 0, 1, base}}
+#define EACH_ROTARY(text, X, dim, base, ...) \
+    {text, OP_rotary, .x = X, .attr.rotary = {dim, 1, 0, base}, __VA_ARGS__}, \
+    {text ", back", OP_rotary, .x = X, .attr.rotary = {dim, 1, 1, base}, __VA_ARGS__}, \
+    {text ", halves", OP_rotary, .x = X, .attr.rotary = {dim, 0, 0, base}, __VA_ARGS__}, \
+    {text ", halves, back", OP_rotary, .x = X, .attr.rotary = {dim, 0, 1, base}, __VA_ARGS__}
+#define STEPS .absent_in = 2 /* the positions are the steps */
 #define BOTH_UPSAMPLE(text, X, Y, ...) \
     {text, OP_upsample, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}, \
     {text, OP_upsample_dx, .x = X, .y = Y, .attr.upsample = {__VA_ARGS__}}
@@ -371,8 +372,10 @@ static const Case cases[] = {
     BOTH_TABLE("one", S2(1, 1), S1(1), S2(1, 1), -1), BOTH_TABLE("wide", S2(7, 1537), S1(7), S2(5, 1537), -1),
     BOTH_ROWS("all", S3(3, 7, 5), S2(7, 5), 0), BOTH_ROWS("some", S3(4, 7, 301), S2(11, 301), 0),
     BOTH_ROWS("later ones", S3(4, 7, 301), S2(15, 301), 6),
-    EACH_ROTARY("one pair", S3(1, 1, 2), 2, 10000), EACH_ROTARY("two heads", S3(2, 5, 12), 6, 10000),
-    EACH_ROTARY("whole words", S3(3, 37, 48), 16, 500000), EACH_ROTARY("wide heads", S3(2, 3, 2560), 512, 100),
+    EACH_ROTARY("one pair", S3(1, 1, 2), 2, 10000, STEPS), EACH_ROTARY("two heads", S3(2, 5, 12), 6, 10000, STEPS),
+    EACH_ROTARY("whole words", S3(3, 37, 48), 16, 500000, STEPS), EACH_ROTARY("wide heads", S3(2, 3, 2560), 512, 100, STEPS),
+    EACH_ROTARY("positions", S3(2, 5, 12), 6, 10000, .z = S2(2, 5)),
+    EACH_ROTARY("positions, whole words", S3(3, 37, 48), 16, 500000, .z = S2(3, 37)),
     BOTH_UPSAMPLE("nearest, twice", IMAGE, S4(2, 3, 10, 14), {0.5f, 0.5f}, 0, 0),
     BOTH_UPSAMPLE("nearest, uneven", IMAGE, S4(2, 3, 7, 18), {5 / 7.0f, 7 / 18.0f}, 0, 0),
     BOTH_UPSAMPLE("nearest, smaller", IMAGE, S4(2, 3, 3, 2), {5 / 3.0f, 3.5f}, 0, 0),

@@ -91,6 +91,9 @@ static const struct { const char *name; OptimKind kind; OptimRule rule; int accu
     {"Adadelta", OPTIM_Adadelta, {.lr = 0.1f, .alpha = 0.9f, .eps = 1e-3f, .clip_norm = 0.5f}, 1},
     {"Adam8bit", OPTIM_Adam8bit,
      {.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .block_size = 256}, 1},
+    {"PagedAdam", OPTIM_PagedAdam, {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f}, 1},
+    {"PagedAdamW8bit", OPTIM_PagedAdamW8bit,
+     {.lr = 0.01f, .weight_decay = 0.1f, .beta1 = 0.9f, .beta2 = 0.9f, .eps = 1e-8f, .decoupled = 1, .block_size = 256}, 2},
     {"Rule", OPTIM_Rule, {.lr = 0.01f, .clip_norm = 0.5f}, 1},
     {"Adafactor", OPTIM_Adafactor, {.lr = 0.01f, .eps2 = 1e-3f, .beta2_decay = -0.8f, .d = 1, .clip_norm = 0.5f}, 1},
 };
@@ -106,6 +109,7 @@ static Lockstep check(Device *device, const Net *net, int chunks, Precision prec
     s.accumulate = updates[update].accumulate;
     s.offload = update % 2 ? OFFLOAD_ALL : OFFLOAD_NONE;
     s.offload_least = 0;
+    s.page_least = 1;
     Network *n = net_new(net->text, net->loss, net->input, &e);
     const bool made = n && (s.optimizer.kind != OPTIM_Rule || formula_read(&s.optimizer.formula, REF_FORMULA, &e) == OK);
     if (made && compile(n, &s, cpu, NULL, NULL, &l.p, &e) == OK) lockstep_run(&l);

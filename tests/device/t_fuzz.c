@@ -254,14 +254,15 @@ static Settings settings(void) {
     s.optimizer.rule.momentum = below(2) ? 0.9f : 0.0f;
     s.optimizer.rule.alpha = 0.9f;
     s.optimizer.rule.d = 1;
-    if (s.optimizer.kind == OPTIM_Adam8bit || s.optimizer.kind == OPTIM_AdamW8bit)
-        s.optimizer.rule.block_size = 1 << below(9);
+    const OptimKind base = optimizer_base(s.optimizer.kind);
+    if (base == OPTIM_Adam8bit || base == OPTIM_AdamW8bit) s.optimizer.rule.block_size = 1 << below(9);
     s.optimizer.rule.centered = below(2);
     s.optimizer.rule.amsgrad = below(2);
     s.keep_output = below(4) == 0;
     s.keep_gradients = below(4) == 0;
     s.offload = below(3) ? OFFLOAD_NONE : OFFLOAD_ALL;
     s.offload_least = (size_t)below(200);
+    s.page_least = below(200);
     s.scaler.enabled = (Ternary)below(3);
     return s;
 }
@@ -280,11 +281,12 @@ static int set_budget(Device *cpu, const Network *net, Settings *s, Err *e) {
     return code;
 }
 
-/* Offloaded activations come back unchanged. */
-static int check_offload(Device *cpu, const Network *net, Settings s, const float *loss, Err *e) {
+/* Offloaded activations and paged states come back unchanged. */
+static int check_host(Device *cpu, const Network *net, Settings s, const float *loss, Err *e) {
     float kept[2];
-    if (s.offload == OFFLOAD_NONE) return OK;
+    if (s.offload == OFFLOAD_NONE && !optimizer_is_paged(s.optimizer.kind)) return OK;
     s.offload = OFFLOAD_NONE;
+    s.optimizer.kind = optimizer_base(s.optimizer.kind);
     int code = truth_check(cpu, net, &s, false, kept, e);
     if (code || memcmp(kept, loss, sizeof kept) == 0) return code;
     return err_set(e, ERR_INTERNAL, "losses %.9g %.9g, kept on the device %.9g %.9g", (double)loss[0], (double)loss[1],
@@ -309,7 +311,7 @@ static bool one(Device *cpu, int i, int *refused) {
     Network *net = net_new(text.text, terms, input, &e);
     int code = net ? set_budget(cpu, net, &s, &e) : e.code;
     if (!code) code = truth_check(cpu, net, &s, below(4) == 0, loss, &e);
-    if (!code) code = check_offload(cpu, net, s, loss, &e);
+    if (!code) code = check_host(cpu, net, s, loss, &e);
     if (!code && s.checkpoint == CHECKPOINT_BUDGET && s.allocator == ALLOC_PLANNED && !s.eval) {
         Program *p = NULL;
         Prediction found;

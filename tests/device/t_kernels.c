@@ -336,6 +336,13 @@ static void fill_indices(Bench *b) {
     for (int64_t i = 0; i < idx->count; i++) idx->values[i] = floor(uniform() * (double)b->c->z.dim[0]);
 }
 
+/* Positions of sequences of up to 8 steps */
+static void fill_steps(Bench *b) {
+    Operand *positions = &b->operand[1];
+    for (int64_t i = 0; i < positions->count; i++)
+        positions->values[i] = i % b->c->x.dim[1] && uniform() > 0.2 ? positions->values[i - 1] + 1 : 0;
+}
+
 static void fill_labels(Bench *b) {
     Operand *t = &b->operand[1], *w = &b->operand[b->c->kind == OP_cross_entropy ? 2 : 3];
     for (int64_t i = 0; i < w->count; i++) w->values[i] = fabs(w->values[i]); /* else their sum may cancel out */

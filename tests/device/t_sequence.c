@@ -153,6 +153,14 @@ static void compare(Bench *b, double rounding) {
     }
 }
 
+static void release(Bench *b) {
+    for (int k = 0; k < OPERANDS; k++) {
+        free(b->at[k].block);
+        free(b->at[k].first);
+        free(b->at[k].exact);
+    }
+}
+
 static void check(Bench *b, RefFn *f, double rounding, const char *format, ...) __attribute__((format(printf, 4, 5)));
 static void check(Bench *b, RefFn *f, double rounding, const char *format, ...) {
     char name[160];
@@ -168,11 +176,7 @@ static void check(Bench *b, RefFn *f, double rounding, const char *format, ...) 
     compare(b, rounding);
     if (!ok(!b->problem[0], "%s %s: %s", b->device->table->kind, op_info(b->kind)->name, name))
         printf("# %s\n", b->problem);
-    for (int k = 0; k < OPERANDS; k++) {
-        free(b->at[k].block);
-        free(b->at[k].first);
-        free(b->at[k].exact);
-    }
+    release(b);
 }
 
 /* ---- recurrent layers */
@@ -287,6 +291,7 @@ typedef struct AttentionCase {
     int window;
     float cap;
     int bias;     /* 0: none; else 1 + 1 where it has samples + 2 where it has heads; 5: no gradient, as 1 */
+    int lengths[6]; /* of the sequences that each row holds, the last one to its end; of sample n they begin with the n-th */
 } AttentionCase;
 
 static const AttentionCase attentions[] = {
@@ -337,6 +342,14 @@ static const AttentionCase attentions[] = {
     {"bias, grouped, tiles, causal, dropout", 4, 1, 1, 2, 70, 32, 0.2f, 0, .parts = {1, 1, 1, 2}, 0, 0, 1},
     {"bias by head, grouped, tiles", 4, 0, 1, 2, 66, 16, 0, 131, .parts = {1, 1, 1, 2}, 0, 0, 3},
     {"bias by head, cap, window, tiles", 2, 1, 1, 2, 130, 12, 0, 0, .parts = {3}, 66, 0.9f, 3},
+    {"sequences", 2, 1, 1, 3, 9, 6, 0, 0, .parts = {3}, .lengths = {4, 1, 3}},
+    {"sequences of one", 1, 1, 1, 2, 3, 4, 0, 0, .parts = {3}, .lengths = {1, 1, 1}},
+    {"sequences, time first", 2, 1, 0, 2, 7, 8, 0, 0, .parts = {3}, .lengths = {2, 3}},
+    {"sequences, tiles", 2, 1, 1, 2, 300, 12, 0, 0, .parts = {1, 1, 1}, .lengths = {130, 3, 64, 70}},
+    {"sequences at tiles, grouped, dropout", 4, 1, 1, 1, 257, 16, 0.2f, 0, .parts = {1, 1, 1, 2}, .lengths = {64, 128, 64}},
+    {"sequences, one head of keys, window", 2, 1, 1, 2, 200, 12, 0, 0, .parts = {1, 1, 1, 1}, 20, .lengths = {100, 7, 50}},
+    {"sequences, cap, bias by head and sample", 2, 1, 1, 2, 140, 12, 0, 0, .parts = {3}, 0, 0.9f, 4, .lengths = {70, 5}},
+    {"sequences, wide head", 1, 1, 1, 1, 70, 131, 0, 0, .parts = {3}, .lengths = {33, 20}},
 };
 
 static Shape steps_of(const AttentionCase *c, int64_t steps, int64_t features) {
@@ -369,47 +382,104 @@ static void add_bias(Bench *b, int k, const AttentionCase *c, DType t, double si
     if (c->bias) add(b, k, shape4(of & 1 ? c->n : 1, of & 2 ? c->heads : 1, c->t, c->s ? c->s : c->t), t, size);
 }
 
+/* The positions of the sequences, as operand k */
+static void add_positions(Bench *b, int k, const AttentionCase *c) {
+    if (!c->lengths[0]) return;
+    add(b, k, shape2(c->n, c->t), DT_I32, 0);
+    for (int64_t n = 0; n < c->n; n++)
+        for (int64_t t = 0, begin = 0, sequence = n; t < c->t; t++) {
+            const int64_t length = sequence < 6 ? c->lengths[sequence] : 0;
+            if (length && t - begin == length) begin = t, sequence++;
+            b->at[k].exact[n * c->t + t] = (double)(t - begin);
+        }
+}
+
 /* Where a GPU's tensor cores multiply, probabilities and their gradients are rounded to the operands' type. */
 static double attention_rounding(const Device *device, DType t) {
     bool rounded = t != DT_F32 && !strcmp(device->table->kind, "cuda");
     return !rounded ? 4e-6 : t == DT_BF16 ? 1.0 / 128 : 1.0 / 1024;
 }
 
+/* The gradient's inputs, y and lse as a forward pass leaves them, and the outputs */
+static void open_gradient(Bench *b, Device *device, const AttentionCase *c, DType t) {
+    Bench f;
+    open_attention(&f, device, OP_attention, c);
+    open_attention(b, device, OP_attention_dx, c);
+    add(b, 0, steps_of(c, c->t, c->c), t, 1);
+    add_parts(b, 1, c, t, 2);
+    add(b, 4, steps_of(c, c->t, c->c), t, 0);
+    add(b, 5, shape3(c->n, c->heads, c->t), DT_F32, 0);
+    if (c->p > 0) add_calls(b, 6, 5);
+    add_bias(b, 7, c, t, 1);
+    add_positions(b, 8, c);
+    for (int k = 0; k < 3; k++) {
+        if (b->at[1 + k].block) pack(&b->at[1 + k]);
+        f.at[k] = b->at[1 + k];
+    }
+    if (b->at[7].block) pack(&b->at[7]);
+    f.at[3] = b->at[6];
+    f.at[4] = b->at[7];
+    f.at[5] = b->at[8];
+    f.at[OP_IN] = b->at[4];
+    f.at[OP_IN + 1] = b->at[5];
+    twin(&f, ref_attention);
+    add_parts(b, OP_IN, c, t, 0);
+    if (c->bias != 5) add_bias(b, OP_IN + 3, c, t, 0);
+}
+
 static void check_attention(Device *device, const AttentionCase *c, DType t) {
     const double rounding = attention_rounding(device, t);
-    Bench b, f;
+    Bench b;
     Shape lse = shape3(c->n, c->heads, c->t);
     for (int training = 0; training < 2; training++) {
         open_attention(&b, device, OP_attention, c);
         add_parts(&b, 0, c, t, 2);
         if (c->p > 0) add_calls(&b, 3, 5);
         add_bias(&b, 4, c, t, 1);
+        add_positions(&b, 5, c);
         add(&b, OP_IN, steps_of(c, c->t, c->c), t, 0);
         if (training) add(&b, OP_IN + 1, lse, DT_F32, 0);
         check(&b, ref_attention, rounding, "%s, %s%s", c->name, dtype_name(t), training ? "" : ", evaluation");
     }
-    /* y and lse as a forward pass leaves them */
-    open_attention(&f, device, OP_attention, c);
-    open_attention(&b, device, OP_attention_dx, c);
-    add(&b, 0, steps_of(c, c->t, c->c), t, 1);
-    add_parts(&b, 1, c, t, 2);
-    add(&b, 4, steps_of(c, c->t, c->c), t, 0);
-    add(&b, 5, lse, DT_F32, 0);
-    if (c->p > 0) add_calls(&b, 6, 5);
-    add_bias(&b, 7, c, t, 1);
-    for (int k = 0; k < 3; k++) {
-        if (b.at[1 + k].block) pack(&b.at[1 + k]);
-        f.at[k] = b.at[1 + k];
-    }
-    if (b.at[7].block) pack(&b.at[7]);
-    f.at[3] = b.at[6];
-    f.at[4] = b.at[7];
-    f.at[OP_IN] = b.at[4];
-    f.at[OP_IN + 1] = b.at[5];
-    twin(&f, ref_attention);
-    add_parts(&b, OP_IN, c, t, 0);
-    if (c->bias != 5) add_bias(&b, OP_IN + 3, c, t, 0);
+    open_gradient(&b, device, c, t);
     check(&b, ref_attention_dx, rounding, "%s, %s", c->name, dtype_name(t));
+}
+
+/* A row of three sequences as long as a tile: what the middle one gives is the same where the numbers of the other two are no
+ * numbers. Within a tile such a number would spread: a product by 0 is no number either. So tiles of other sequences are not
+ * read. */
+static void check_unread(Device *device, OpKind kind, DType t) {
+    enum { TILE = 64 };
+    const AttentionCase c = {"unread", 2, 1, 1, 1, 3 * TILE, 16, 0, 0, .parts = {1, 1, 1}, .lengths = {TILE, TILE, TILE}};
+    const bool gradient = kind == OP_attention_dx;
+    Bench b;
+    if (gradient) open_gradient(&b, device, &c, t);
+    else {
+        open_attention(&b, device, kind, &c);
+        add_parts(&b, 0, &c, t, 2);
+        add_positions(&b, 5, &c);
+        add(&b, OP_IN, steps_of(&c, c.t, c.c), t, 0);
+    }
+    for (int k = 0; k < OP_IN; k++)
+        if (b.at[k].block) pack(&b.at[k]);
+    run(&b);
+    for (int k = OP_IN; k < OPERANDS; k++)
+        if (b.at[k].block) memcpy(b.at[k].first, storage(&b.at[k]), b.at[k].bytes);
+    for (int k = 0; k < OP_IN; k++) {
+        const View *v = &b.at[k].view;
+        if (!b.at[k].block || v->dtype != t || v->shape.rank != 3 || v->shape.dim[1] != c.t) continue;
+        for (int64_t i = 0; i < v->count; i++)
+            if (i / v->shape.dim[2] / TILE != 1) dtype_store(t, v->data, (size_t)i, NAN);
+    }
+    run(&b);
+    for (int k = OP_IN; k < OPERANDS; k++) {
+        const size_t third = b.at[k].bytes / 3;
+        if (b.at[k].block && memcmp(b.at[k].first + third, storage(&b.at[k]) + third, third))
+            PROBLEM(&b, "output %d read another sequence", k - OP_IN);
+    }
+    ok(!b.problem[0], "%s %s: tiles of other sequences are not read, %s %s", device->table->kind, op_info(kind)->name,
+       dtype_name(t), b.problem);
+    release(&b);
 }
 
 /* ---- the cross entropy of a linear layer's output */
@@ -480,6 +550,8 @@ static void test_device(Device *device) {
         for (size_t i = 0; i < ARRAY_LEN(rnns); i++) /* the CPU treats a large w_hh apart */
             if (rnns[i].h < 100 || !strcmp(device->table->kind, "cpu")) check_rnn(device, &rnns[i], types[t]);
         for (size_t i = 0; i < ARRAY_LEN(attentions); i++) check_attention(device, &attentions[i], types[t]);
+        check_unread(device, OP_attention, types[t]);
+        check_unread(device, OP_attention_dx, types[t]);
         for (size_t i = 0; i < ARRAY_LEN(losses); i++) {
             check_loss(device, &losses[i], types[t], types[t]);
             if (types[t] != DT_F32) check_loss(device, &losses[i], types[t], DT_F32);

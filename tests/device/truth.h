@@ -43,9 +43,9 @@ static bool same_peak(const LedgerPeak *a, const LedgerPeak *b) { return !memcmp
 static void truth_describe(char *text, size_t room, const Settings *s) {
     static const char *const check[] = {"none", "marked", "all", "sqrt", "selective", "budget"};
     static const char *const inplace[] = {"marked", "off", "on"};
-    snprintf(text, room, "%s %s accumulate %d checkpoint %s inplace %s%s%s%s", alloc_name(s->allocator),
+    snprintf(text, room, "%s %s accumulate %d checkpoint %s inplace %s%s%s%s%s", alloc_name(s->allocator),
              precision_info(s->precision)->text, s->accumulate, check[s->checkpoint], inplace[s->inplace],
-             s->offload ? " offload" : "", s->eval ? " eval" : "", settings_scale_loss(s) ? " scaled" : "");
+             s->offload ? " offload" : "", optimizer_is_paged(s->optimizer.kind) ? " paged" : "", s->eval ? " eval" : "", settings_scale_loss(s) ? " scaled" : "");
 }
 
 /* planned and direct: exactly the prediction is enough, one byte less is not. caching may give cached segments back

@@ -70,8 +70,11 @@ enum cudaDeviceAttr {
     cudaDevAttrL2CacheSize = 38, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76
 };
 
+typedef struct cudaUUID_t { char bytes[16]; } cudaUUID_t;
+
 typedef struct cudaDeviceProp {
     char name[256];
+    cudaUUID_t uuid;
     size_t totalGlobalMem, sharedMemPerBlock;
     int major, minor, multiProcessorCount, l2CacheSize, warpSize, maxThreadsPerBlock;
     int pciDomainID, pciBusID, pciDeviceID;

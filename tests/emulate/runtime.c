@@ -177,6 +177,8 @@ static bool lies_in(const char *p, size_t bytes, bool device) {
     return !device;
 }
 
+bool emulate_on_device(const void *p, size_t bytes) { return lies_in(p, bytes, true); }
+
 static bool copy_allowed(const void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     if (kind == cudaMemcpyDefault) return true;
     return lies_in(to, bytes, kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) &&
@@ -252,7 +254,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device) {
     size_t memory = 0;
     ENTER_WHILE(known(device));
     devices(device, &memory);
-    *out = (cudaDeviceProp){.name = "emulated CUDA device", .totalGlobalMem = memory,
+    *out = (cudaDeviceProp){.name = "emulated CUDA device", .uuid = {{(char)(1 + device)}}, .totalGlobalMem = memory,
                             .sharedMemPerBlock = 48 << 10, .major = 9, .minor = 0, .multiProcessorCount = PROCESSORS,
                             .l2CacheSize = 1 << 20, .warpSize = EMULATE_WARP, .maxThreadsPerBlock = EMULATE_BLOCK_MAX};
     return cudaSuccess;

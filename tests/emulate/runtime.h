@@ -21,6 +21,8 @@ cudaError_t emulate_enter(const char *name);
 
 /* Enqueues run(data); data[bytes] are copied. */
 cudaError_t emulate_push(cudaStream_t stream, void (*run)(void *), const void *data, size_t bytes);
+/* Does p[bytes] lie in one allocation of a device? */
+bool emulate_on_device(const void *p, size_t bytes);
 /* Waits for one stream, or for all. */
 void emulate_drain_stream(cudaStream_t stream);
 void emulate_drain(void);

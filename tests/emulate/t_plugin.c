@@ -18,7 +18,7 @@ static void fail_next(const char *call) { setenv("EMULATE_FAIL", call, 1); }
 
 /* *calls += 1 on the device */
 static KArgs counting(void *calls) {
-    static const Attr attr;
+    static const Attr attr = {.count = {.by = 1}};
     KArgs a = {.kind = OP_count_call, .attr = &attr, .device = gpu};
     a.out[0] = (View){.data = calls, .shape = {.rank = 1, .dim = {1}}, .dtype = DT_I32, .count = 1};
     return a;

@@ -253,6 +253,10 @@ local REFUSALS = {
   {'expected checkpoint = "none" with offload = "all"', 'offload = "all", checkpoint = "sqrt"'},
   {"8-bit optimizers are not predicted", "optimizer = optim.Adam8bit{}"},
   {"8-bit optimizers are not predicted", "optimizer = optim.AdamW8bit{}"},
+  {"bitsandbytes' optimizers have no amsgrad", "optimizer = optim.PagedAdam{amsgrad = true}"},
+  {"bitsandbytes' optimizers have a block_size of 256", "optimizer = optim.PagedAdamW8bit{block_size = 128}"},
+  {"has no fused form", "optimizer = optim.PagedAdamW{}, pytorch = {fused = true}"},
+  {"lay parameters in order again", "optimizer = optim.PagedLion{}, pytorch = {channels_last = true}"},
   {"has no fused form", "optimizer = optim.RMSprop{}, pytorch = {fused = true}"},
 }
 for _, case in ipairs(REFUSALS) do

@@ -44,6 +44,15 @@ tap.is(own(), "", "no column without it")
 for _, more in ipairs{{offload = "all"}, {cases = {{offload = "1MiB"}}}, {sweep = {{"offload", {"none", "all"}}}}} do
   tap.is(own(more), "offload host_bytes", "given anywhere, it has a column, and so has what it takes of the host")
 end
+local paged, plain = mt.optim.PagedAdam{}, mt.optim.Adam{}
+for what, more in pairs{["by itself"] = {optimizer = paged}, ["in a case"] = {cases = {{optimizer = plain}, {optimizer = paged}}},
+  ["on an axis"] = {sweep = {{"optimizer", {plain, paged}}}}} do
+  tap.is(own(more), "host_bytes", "a paged optimizer takes of the host, too: " .. what)
+end
+tap.is(own{sweep = {{"optimizer", {plain, mt.optim.Lion{}}}}}, "", "others take nothing")
+local changed_optimizer = declare()
+changed_optimizer:set("optimizer", {mt.optim.PagedAdamW8bit{}})
+tap.is(table.concat(changed_optimizer:own_axes(), " "), "host_bytes", "or by --set")
 tap.is(declare{offload = "1MiB"}:cells()[1].values.offload, 1 << 20, "a budget is bytes")
 tap.is(declare():cells()[1].values.offload, "none", "unless told, nothing goes")
 local changed = declare()

@@ -86,6 +86,14 @@ local _, _, moved = explained{offload = "all", model = nn.Sequential{nn.Conv2d(3
 tap.is(hand.host(moved)[1].name, "offloaded", "and activations that are offloaded")
 tap.is(hand.host(moved)[1].bytes, moved.prediction.host, "with theirs")
 
+local LARGE = {optimizer = optim.PagedAdam{}, input = {400}, classes = 10, batch = 64,
+  model = nn.Sequential{nn.Linear(400, 400), nn.Tanh(), nn.Linear(400, 10)}}
+local _, paged_sum, paged = explained(LARGE)
+tap.is(hand.host(paged)[1].name .. " " .. hand.host(paged)[1].bytes, "paged 1280000", "and a paged optimizer's states")
+tap.is(#hand.host(paged), 1, "alone")
+tap.is(paged_sum.optimizer, 8 * paged.network:parameters(), "which the hand calculation counts")
+tap.has(hand.compare(paged, paged_sum)[3].reason, "1280000 bytes of states wait in the host's memory", "with the reason why the device has fewer")
+
 -- ---- several inputs
 local _, of_two = explained{input = {ids = {7, tokens = 11}, pixels = {3, 6, 6}}, classes = 5, batch = 4,
   model = nn.Graph{embed = nn.Embedding(11, 8), fc = nn.Linear(116, 5),

@@ -141,7 +141,7 @@ local function check_trace(what, one, known, seconds)
       local sum = 0
       for _, bytes in pairs(e.args) do sum = sum + bytes end
       if sum ~= facts.ops[counters].total then wrong = wrong + 1 end
-    elseif e.ph == "C" then host = math.max(host, e.args.offloaded) end
+    elseif e.ph == "C" then host = math.max(host, e.args.bytes) end
   end
   tap.is(slices, #facts.ops, what .. ": a slice for each op")
   tap.is(counters, #facts.ops, what .. ": and the memory at each")

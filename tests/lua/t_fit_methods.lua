@@ -73,7 +73,23 @@ end
 
 local table_text = run(("fit %s --method lora --target q_proj,v_proj --rank 4 --device pytorch:t4"):format(CONFIG))
 tap.has(table_text, "adapters: r = 4, lora_alpha = 8, lora_dropout = 0.05, target_modules = q_proj, v_proj", "the adapters are named")
-tap.has(table_text, "precision = bf16", "and the precision")
+tap.has(table_text, "precision = bf16, AdamW(lr=5e-05)", "and precision and optimizer")
+local wide = write("wide.json", [[{"model_type": "llama", "vocab_size": 500, "hidden_size": 256, "intermediate_size": 640,
+  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}]])
+local least = {}
+for _, optimizer in ipairs{"AdamW", "PagedAdamW"} do
+  local found = run(("fit %s --method full --seq 32 --device pytorch:t4 --memory 1KiB --json --set optimizer=%s"):format(wide, optimizer))
+  for line in found:gmatch "[^\n]+" do
+    line = assert(core.json(line, "line"))
+    if line.checkpoint == "marked" then least[line.framework .. " " .. optimizer] = line.next_bytes end
+  end
+end
+for _, framework in ipairs{"memtide", "pytorch"} do
+  local whole, paged = least[framework .. " AdamW"], least[framework .. " PagedAdamW"]
+  tap.ok(paged < whole, ("%s: a paged optimizer is chosen by --set: %d bytes instead of %d"):format(framework, paged, whole))
+end
+tap.has(run(("fit %s --method qlora --device pytorch:t4 --set optimizer=PagedAdamW8bit"):format(CONFIG)),
+  "precision = bf16, PagedAdamW8bit()\n", "and named")
 local csv_text = run(("fit %s --method lora --device pytorch:t4 --csv -"):format(CONFIG))
 tap.has(csv_text, "card,method,tokens,framework,checkpoint,batch,bytes,next_bytes,room\n", "CSV")
 

@@ -26,6 +26,10 @@ tap.is(tostring(optim.Adafactor(0.1, -0.5, {1e-3, 1e-2}, 2, 0.1)),
   "Adafactor(lr=0.1, beta2_decay=-0.5, eps=0.001,0.01, d=2, weight_decay=0.1)", "also Adafactor")
 tap.is(tostring(optim.AdamW8bit(0.1, {0.8, 0.9}, 1e-6, 0.2, true, {block_size = 128})),
   "AdamW8bit(lr=0.1, betas=0.8,0.9, eps=1e-06, weight_decay=0.2, amsgrad=true, block_size=128)", "torchao's AdamW8bit")
+tap.is(tostring(optim.PagedAdamW8bit(0.1, {0.8, 0.9}, 1e-6, 0.2)),
+  "PagedAdamW8bit(lr=0.1, betas=0.8,0.9, eps=1e-06, weight_decay=0.2)", "bitsandbytes' paged ones")
+tap.is(optim.PagedLion():rate(), 1e-4, "PagedLion's learning rate")
+tap.raises("optim.PagedSGD does not exist", "one that bitsandbytes has not either", function() return optim.PagedSGD end)
 tap.is(optim.RMSprop():rate(), 0.01, "each has PyTorch's learning rate")
 tap.is(optim.Adam():rate(), 0.001, "which are not alike")
 tap.is(tostring(nn.CrossEntropyLoss{label_smoothing = 0.1}), "CrossEntropyLoss(label_smoothing=0.1)", "and losses")

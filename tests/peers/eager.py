@@ -79,9 +79,9 @@ def make_optimizer(case, model):
     options = dict(case.optimizer.options)
     clip = options.pop("clip_norm", None)
     chosen = {key: value for key, value in case.pytorch.items() if key in ("foreach", "fused")}
-    if case.optimizer.kind == "Lion":
+    if case.optimizer.kind == "Lion" or case.optimizer.kind.startswith("Paged"):
         import fakebnb
-        return fakebnb.bitsandbytes.optim.Lion(model.parameters(), **options), clip
+        return getattr(fakebnb.bitsandbytes.optim, case.optimizer.kind)(model.parameters(), **options), clip
     return getattr(torch.optim, case.optimizer.kind)(model.parameters(), **options, **chosen), clip
 
 

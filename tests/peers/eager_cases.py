@@ -309,7 +309,9 @@ OPTIMIZERS = {
     "nadam": layer("NAdam", lr=0.01),
     "nadam_decay": layer("NAdam", lr=0.01, weight_decay=0.1), "nadam_decoupled": layer(
         "NAdam", lr=0.01, weight_decay=0.1, decoupled_weight_decay=True),
-    "adamax": layer("Adamax", lr=0.01), "lion": layer("Lion", lr=1e-4),
+    "adamax": layer("Adamax", lr=0.01), "lion": layer("Lion", lr=1e-4), "paged_adam": layer("PagedAdam", lr=0.01),
+    "paged_adam8bit": layer("PagedAdam8bit", lr=0.01), "paged_adamw": layer("PagedAdamW", lr=0.01, clip_norm=1.0),
+    "paged_adamw8bit": layer("PagedAdamW8bit", lr=0.01), "paged_lion": layer("PagedLion", lr=1e-4),
     "rmsprop": layer("RMSprop", lr=0.01), "rmsprop_momentum": layer("RMSprop", lr=0.01, momentum=0.9),
     "rmsprop_centered": layer("RMSprop", lr=0.01, momentum=0.9, centered=True), "adagrad": layer("Adagrad", lr=0.01),
     "adadelta": layer("Adadelta", lr=0.01), "adafactor": layer("Adafactor", lr=0.01),
@@ -321,6 +323,10 @@ for name, optimizer in OPTIMIZERS.items():
     if optimizer.kind in FUSED:
         case("optim_" + name + "_fused", mlp(), [784], 64, optimizer=optimizer, pytorch=dict(fused=True))
 
+for name in "paged_adam", "paged_adamw8bit":  # states that stay on the device, of blocks that are not whole
+    case(f"optim_{name}_small", chain(layer("Linear", 784, 101), layer("ReLU"), layer("Linear", 101, 10)), [784], 64,
+         optimizer=OPTIMIZERS[name])
+    case(f"optim_{name}_amp_fp16", mlp(), [784], 64, optimizer=OPTIMIZERS[name], precision="amp_fp16")
 for kind in "Adamax", "RMSprop", "Adagrad", "Adadelta":
     for form, chosen in dict(foreach={}, forloop=dict(foreach=False)).items():
         case(f"optim_{kind}_decay_{form}", mlp(), [784], 64, optimizer=layer(kind, lr=0.01, weight_decay=0.1), pytorch=chosen)
@@ -627,5 +633,6 @@ SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 ml
          "model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
          "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
-         "masked_softcap_all_amp_fp16_train scaled_rows windows lora_amp_bf16 lora_checkpointed_bf16").split()
+         "masked_softcap_all_amp_fp16_train scaled_rows windows lora_amp_bf16 lora_checkpointed_bf16 "
+         "optim_paged_adam8bit optim_paged_adamw8bit_small").split()
 SHORT_OLDER = ("layer_rmsnorm_amp_bf16 attention_fp32_train attention_amp_bf16_train multihead_math_amp_bf16").split()

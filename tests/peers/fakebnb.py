@@ -55,8 +55,21 @@ def int8_mm_dequant(A, row_stats, col_stats, dtype=None, bias=None):
 
 
 @on_device("optimizer_update_32bit")
-def optimizer_update_32bit(*arguments, **options):
+@on_device("optimizer_update_8bit_blockwise")
+def optimizer_update(*arguments, **options):
     return None
+
+
+def get_paged(*shape, dtype=torch.float32, device=None):
+    """cudaMallocManaged, which the device's allocator knows nothing of"""
+    paged = torch.empty(shape, dtype=dtype)
+    paged.is_paged = True
+    return paged
+
+
+functional = bitsandbytes.functional
+functional.get_paged = get_paged
+functional.fill = functional.prefetch_tensor = lambda *arguments, **options: None
 
 
 def plain(tensor):

@@ -1,18 +1,23 @@
 #include "reference.h"
 
 /* A head of a sample: head h of sample n */
-typedef struct Head { const AttentionAttr *attr; int64_t samples, steps, keys, width, n, h; } Head;
+typedef struct Head {
+    const AttentionAttr *attr;
+    int64_t samples, steps, keys, width, n, h;
+    const double *positions; /* (samples, steps) or NULL */
+} Head;
 
 /* The tensor that contains q (0), k (1) or v (2): its own, or if that is absent, the one before it. */
 static int holder(const Tensor *qkv, int which) {
     return which == 0 || qkv[which].at ? which : holder(qkv, which - 1);
 }
 
-static Head head_of(const Ref *r, const Tensor *qkv, const Tensor *y) {
+static Head head_of(const Ref *r, const Tensor *qkv, const Tensor *y, const Tensor *positions) {
     const AttentionAttr *a = &r->attr->attention;
     int time = a->batch_first ? 1 : 0;
     int64_t keys = qkv[holder(qkv, 1)].shape.dim[time];
-    return (Head){a, y->shape.dim[1 - time], y->shape.dim[time], keys, y->shape.dim[2] / a->heads, 0, 0};
+    return (Head){a, y->shape.dim[1 - time], y->shape.dim[time], keys, y->shape.dim[2] / a->heads, 0, 0,
+                  positions->at};
 }
 
 /* x (N, T, F) or (T, N, F): the features of a head in step t; `heads` heads of other parts come before those of its
@@ -43,8 +48,13 @@ static double *lse_of(const Head *h, double *lse, int64_t t) {
 
 static int64_t seen(const Head *h, int64_t t) { return h->attr->causal && t < h->keys ? t + 1 : h->keys; }
 
+/* Back from t to where its sequence begins, as far as the window reaches */
 static int64_t first(const Head *h, int64_t t) {
-    return h->attr->window && t >= h->attr->window ? t - h->attr->window + 1 : 0;
+    const double *of = h->positions ? h->positions + h->n * h->steps : NULL;
+    int64_t begin = t;
+    if (!of && !h->attr->window) return 0;
+    while (begin > 0 && (!of || of[begin] > 0) && (!h->attr->window || t - begin + 1 < h->attr->window)) begin--;
+    return begin;
 }
 
 /* Of the bias (N or 1, heads or 1, T, S) or its gradient; NULL: there is none. */
@@ -89,7 +99,7 @@ static void forward_row(const Head *h, Ref *r, int64_t t) {
 }
 
 void ref_attention(Ref *r) {
-    Head h = head_of(r, &r->attention.q, &r->attention.y);
+    Head h = head_of(r, &r->attention.q, &r->attention.y, &r->attention.positions);
     for (h.n = 0; h.n < h.samples; h.n++)
         for (h.h = 0; h.h < h.attr->heads; h.h++)
             for (int64_t t = 0; t < h.steps; t++) forward_row(&h, r, t);
@@ -117,7 +127,7 @@ static void back_row(const Head *h, Ref *r, int64_t t) {
 }
 
 void ref_attention_dx(Ref *r) {
-    Head h = head_of(r, &r->attention_dx.q, &r->attention_dx.y);
+    Head h = head_of(r, &r->attention_dx.q, &r->attention_dx.y, &r->attention_dx.positions);
     for (int k = 0; k < 4; k++)
         for (int64_t i = 0; i < r->out[k].count; i++) r->out[k].at[i] = 0;
     for (h.n = 0; h.n < h.samples; h.n++)

@@ -463,6 +463,43 @@ static void test_random(void) {
     has_text(e.text, "random data: target: shape (3, 0)", "and says which");
 }
 
+/* Sequences of 5, 1, 9 and 2 tokens in rows of 4, both ways; the positions are given back. */
+static int open_packed(bool wrapped, Dataset **d) {
+    static const int32_t token[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17};
+    static const int64_t length[] = {5, 1, 9, 2};
+    const Packing how = {.window = 4, .wrapped = wrapped, .shuffle = true, .seed = 3, .tokens = 18, .ignore_index = -100};
+    Packed made;
+    int code = dataset_packed(&(Sequences){token, length, 4}, &how, &made, &e);
+    *d = made.ids;
+    dataset_free(made.positions);
+    return code;
+}
+
+static int open_wrapped(Dataset **d) { return open_packed(true, d); }
+static int open_fitted(Dataset **d) { return open_packed(false, d); }
+
+/* Each begins with 0 and counts up to `most` at most; another sample is another. */
+static void test_positions(void) {
+    enum { ROWS = 50, WIDTH = 64, MOST = 9 };
+    Dataset *d = NULL;
+    float x[WIDTH], before[WIDTH] = {0};
+    int wrong = 0, begins = 0, same = 0;
+    ok(dataset_random_positions(ROWS, WIDTH, MOST, 5, &d, &e) == OK && dataset_tokens(d) == MOST, "random positions");
+    for (int i = 0; i < ROWS; i++) {
+        dataset_get(d, i, x, NULL, &e);
+        for (int k = 0; k < WIDTH; k++) {
+            wrong += x[k] != 0 && (k == 0 || x[k] != x[k - 1] + 1);
+            wrong += x[k] >= MOST;
+            begins += x[k] == 0;
+        }
+        same += !memcmp(x, before, sizeof x);
+        memcpy(before, x, sizeof x);
+    }
+    is_int(wrong, 0, "count up, and begin anew");
+    ok(begins > ROWS * WIDTH / MOST && begins < ROWS * WIDTH / 4 && !same, "at places of their own: %d sequences", begins);
+    dataset_free(d);
+}
+
 static void test_normalize(void) {
     Blob b = cifar();
     Dataset *d = NULL;
@@ -516,6 +553,9 @@ int main(void) {
     test_npy_targets_refused();
     test_random();
     test_memory(open_random, "random");
+    test_memory(open_wrapped, "packed, wrapped");
+    test_memory(open_fitted, "packed, best fit");
+    test_positions();
     test_normalize();
     test_changed();
     test_no_file();

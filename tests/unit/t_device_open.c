@@ -30,6 +30,60 @@ static void test_names(void) {
     device_close(NULL);
 }
 
+/* mpirun, srun: what their variables say, NULL: nothing */
+static void is_rank_device(const char *mpirun, const char *srun, const char *name, int world, const char *expected) {
+    char found[DEVICE_NAME] = "", what[128];
+    Err e = {0, ""};
+    unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    unsetenv("SLURM_LOCALID");
+    if (mpirun) setenv("OMPI_COMM_WORLD_LOCAL_RANK", mpirun, 1);
+    if (srun) setenv("SLURM_LOCALID", srun, 1);
+    const int code = device_of_rank(name, world, found, &e);
+    snprintf(what, sizeof what, "%s of %d ranks, of which mpirun says %s and srun %s", name, world, mpirun ? mpirun : "nothing",
+             srun ? srun : "nothing");
+    if (!code) is_str(found, expected, what);
+    else if (has_text(e.text, expected, what)) is_int(code, strlen(name) < DEVICE_NAME ? ERR_UNSUPPORTED : ERR_SCRIPT, "with its code");
+    unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    unsetenv("SLURM_LOCALID");
+}
+
+static void test_rank_devices(void) {
+    is_rank_device("3", NULL, "cuda:0", 4, "cuda:3");
+    is_rank_device("0", NULL, "cuda:0", 4, "cuda:0");
+    is_rank_device("1", NULL, "cuda", 2, "cuda:1");
+    is_rank_device("1", NULL, "cuda:4", 2, "cuda:5");
+    is_rank_device(NULL, "2", "cuda:0", 4, "cuda:2");
+    is_rank_device("1", "0", "cuda:0", 4, "cuda:1"); /* mpirun within a job of Slurm */
+    is_rank_device("", "2", "cuda:0", 4, "cuda:2");
+    is_rank_device("1", NULL, "cuda:2", 1, "cuda:2"); /* not one of several ranks */
+    is_rank_device(NULL, NULL, "cuda:2", 1, "cuda:2");
+    is_rank_device("1", NULL, "cpu", 2, "cpu");
+    is_rank_device("1", NULL, "cuda:h200", 2, "cuda:h200");
+    is_rank_device("1", NULL, "cuda:2a", 2, "cuda:2a");
+    is_rank_device(NULL, NULL, "cuda:0", 2, "device 'cuda:0' of 2 ranks: which of its machine's ranks this process is, neither "
+                   "OMPI_COMM_WORLD_LOCAL_RANK (mpirun) nor SLURM_LOCALID (srun) says");
+    is_rank_device("x", "-1", "cuda:0", 2, "neither OMPI_COMM_WORLD_LOCAL_RANK");
+    is_rank_device("1", NULL, "a-name-that-is-longer-than-any-device-name-could-be-in-this-program", 2, "unknown device 'a-name");
+}
+
+static int joins;
+
+static int model_join(Device *d, Comm *comm, Err *e) {
+    joins++;
+    return comm->rank == 0 && !d->comm ? OK : err_set(e, ERR_UNSUPPORTED, "not this rank");
+}
+
+static void test_join(void) {
+    static const DeviceTable plain = {.kind = "plain"}, joining = {.kind = "joining", .join = model_join};
+    Device one = {.table = &plain}, two = {.table = &joining}, three = {.table = &joining};
+    Comm first = {NULL, 0, 2}, second = {NULL, 1, 2};
+    Err e = {0, ""};
+    ok(device_join(&one, &second, &e) == OK && one.comm == &second, "a device that needs nothing else has its ranks");
+    ok(device_join(&two, &first, &e) == OK && two.comm == &first && joins == 1, "one that does is asked");
+    is_int(device_join(&three, &second, &e), ERR_UNSUPPORTED, "and may refuse");
+    ok(three.comm == NULL, "then it has none");
+}
+
 /* ---- the plugin's file */
 
 static char folder[] = "/tmp/memtide_device_XXXXXX", file[64];
@@ -165,6 +219,8 @@ static void test_dry(void) {
 
 int main(void) {
     test_names();
+    test_rank_devices();
+    test_join();
     test_plugin();
     test_dry();
     is_int(mem_live(), 0, "no memory is left");

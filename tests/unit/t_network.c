@@ -307,7 +307,7 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
      "expected one batch, and as many keys as values (T, N, C), found (3, 5, 6), (3, 2, 6) and (3, 2, 6)"},
     {"Graph{Narrow(1, 0, 2) MultiheadAttention(6, 2, batch_first=true)<-1,-1,0>}", NULL, {3, {3, 5, 6}},
      "expected one batch, and as many keys as values (N, T, C), found (3, 5, 6), (3, 5, 6) and (3, 2, 6)"},
-    {"Graph{Tanh CausalSelfAttention(6, 2)<0,-1,-1>}", NULL, {3, {3, 5, 6}}, "takes 1 input, found 3"},
+    {"Graph{Tanh CausalSelfAttention(6, 2)<0,-1,-1>}", NULL, {3, {3, 5, 6}}, "takes 1 input or 2 (x, position_ids), found 3"},
     {"Residual", NULL, IMAGE, "expected a body and at most one shortcut, found 0 layers"},
     {"Sequential{Residual{Conv2d(3, 4, 3)}}", NULL, IMAGE,
      "layer 0 Residual (net:2): the body gives (2, 4, 6, 6), but the input that is added to it is (2, 3, 8, 8)"},

@@ -124,7 +124,7 @@ end
 
 local function room_of(device, memory) return memory or cards.device(device):info().memory_total end
 
--- {{COLUMNS' names}, ...} in the order of the table
+-- {{COLUMNS' names}, ...} in the order of the table; and the values of their cell
 local function solve(experiment, given, devices)
   local now, lines = {method = given.method[1]}, {}
   local made = fine_tuned(experiment, adapters_of(given), now)
@@ -147,7 +147,7 @@ local function solve(experiment, given, devices)
       end
     end
   end
-  return lines, one.values.precision
+  return lines, one.values
 end
 
 -- ---- the table
@@ -157,7 +157,7 @@ local function text_of(line)
   return ("%d, %s"):format(line.batch, util.show_bytes(line.bytes))
 end
 
-local function show(experiment, given, lines, precision)
+local function show(experiment, given, lines, values)
   local adapters = adapters_of(given)
   local target = type(adapters.target_modules) == "table" and table.concat(adapters.target_modules, ", ") or adapters.target_modules
   print(("%s: the largest batch, and its bytes; -: not one sample, which needs so many"):format(experiment.base.name))
@@ -171,7 +171,7 @@ local function show(experiment, given, lines, precision)
     out[#out + 1] = row
   end
   for _, text in ipairs(report.columns(out, {true, [3] = true})) do print(text) end
-  print(("\nprecision = %s, %s"):format(precision, tostring(experiment.base.optimizer)))
+  print(("\nprecision = %s, %s"):format(values.precision, tostring(values.optimizer)))
   for _, method in ipairs(METHODS) do print(("%-6s %s"):format(method.name, method.text)) end
   print(("adapters: r = %d, lora_alpha = %d, lora_dropout = %g, target_modules = %s"):format(adapters.r, adapters.lora_alpha,
     adapters.lora_dropout, target))
@@ -182,10 +182,10 @@ end
 function methods.run(experiment, given)
   local devices = cards.devices(given.device or "pytorch:all")
   if not devices then util.fail_usage('fit: --method: expected cards such as --device pytorch:rtx4090, found "%s"', given.device) end
-  local lines, precision = solve(experiment, given, devices)
+  local lines, values = solve(experiment, given, devices)
   if given.json then
     for _, line in ipairs(lines) do util.must_write("standard output", io.stdout:write(report.json(line, COLUMNS), "\n")) end
-  elseif given.csv ~= "-" then show(experiment, given, lines, precision) end
+  elseif given.csv ~= "-" then show(experiment, given, lines, values) end
   if given.csv then csv.write(given.csv, COLUMNS, lines) end
   return 0
 end

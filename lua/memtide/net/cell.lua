@@ -507,7 +507,7 @@ local function random_data(self, count)
   local d, parts = self.data, {}
   for k, input in ipairs(self.network:inputs()) do
     local made = util.must(core.dataset_random{count = count, shape = sample_of(input.shape),
-      tokens = input.bytes and 256 or input.indices,
+      tokens = input.bytes and 256 or input.indices, positions = input.positions,
       classes = k == 1 and d.classes or k > 1 and 1 or nil, target = k == 1 and d.target or nil, seed = self.seed + k - 1})
     parts[input.name] = input.bytes and util.must(made:keep_bytes()) or made
   end

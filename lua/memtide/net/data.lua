@@ -6,6 +6,7 @@ local data = {}
 
 -- The keys of the table that a function takes; 1: the dataset
 data.keys = {random = {"count", "shape", "tokens", "classes", "target", "seed"}, text = {"file", "text", "window", "stride"},
+  packed = {"sequences", "window", "tokens", "strategy", "seed", "ignore_index", "pad"},
   loader = {1, "batch", "shuffle", "drop_last", "prefetch", "seed"}}
 
 -- The dataset; raises with the script's line where it cannot be opened.
@@ -100,10 +101,33 @@ function data.zip(parts, first)
   return setmetatable({parts = parts, first = first, texts = table.concat(texts, " "), shape = shape, tokens = tokens}, Zip)
 end
 
+-- packed{sequences = {{7, 1, 4}, ...}, window =, tokens =, strategy = "bfd" or "wrapped", seed =, ignore_index = -100, pad = 0}:
+-- rows of `window` tokens, each of several sequences, as the inputs input_ids and position_ids of a model with packed = true. A
+-- sequence is a list of tokens below `tokens`, or a string, whose bytes are tokens below 256. seed: shuffles the sequences
+-- before they are packed. info().packing: what became of them.
+local STRATEGIES = {bfd = false, wrapped = true}
+function data.packed(options)
+  util.check_keys("data.packed", options, data.keys.packed)
+  local wrapped = STRATEGIES[options.strategy or "bfd"]
+  if wrapped == nil then
+    util.fail('data.packed: strategy: expected "bfd" or "wrapped", found %s', tostring(options.strategy))
+  end
+  for _, name in ipairs{"sequences", "window", "tokens"} do
+    if options[name] == nil then util.fail('data.packed: "%s" is missing', name) end
+  end
+  local given = {wrapped = wrapped}
+  for _, name in ipairs(data.keys.packed) do if name ~= "strategy" then given[name] = options[name] end end
+  local ids, positions, packing = core.dataset_packed(given)
+  if not ids then return opened(ids, positions, packing) end
+  local zip = data.zip({input_ids = ids, position_ids = positions}, "input_ids")
+  zip.packing = packing
+  return zip
+end
+
 -- As a dataset's: shape and tokens by input; classes and target are those of the first one.
 function Zip:info()
   local info = self.parts[self.first]:info()
-  info.shape, info.tokens, info.text = self.shape, self.tokens, self.texts
+  info.shape, info.tokens, info.text, info.packing = self.shape, self.tokens, self.texts, self.packing
   return info
 end
 

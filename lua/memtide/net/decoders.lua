@@ -5,7 +5,7 @@ local model = require "memtide.net.model"
 local nn = require "memtide.net.nn".nn
 local util = require "memtide.base.util"
 
-local define, merged = model.define, model.merged
+local define, merged, graph, attend = model.define, model.merged, model.graph, model.attend
 
 -- ---- Llama and its kin: normalised sums of squares, rotary positions, gated products
 
@@ -35,14 +35,14 @@ local function rotary_of(name, o, dim, interleaved)
 end
 
 -- A function that turns the first part of the features of each of its `heads` heads: all where o has no
--- partial_rotary_factor.
+-- partial_rotary_factor. After the heads it takes position_ids where there are any.
 local function turned(name, o, width, interleaved)
   local part = math.floor((o.partial_rotary_factor or 1) * width)
   local turn = rotary_of(name, o, part, interleaved)
-  if part == width then return function(x) return turn(x) end end
-  return function(x, heads)
+  if part == width then return function(x, _, ...) return turn(x, ...) end end
+  return function(x, heads, ...)
     x = x:view(x:size(0), x:size(1), heads, width)
-    local y = turn(x:narrow(3, 0, part):flatten(2))
+    local y = turn(x:narrow(3, 0, part):flatten(2), ...)
     y = y:view(y:size(0), y:size(1), heads, part)
     return nn.cat({y, x:narrow(3, part, width - part)}, 3):flatten(2)
   end
@@ -66,7 +66,7 @@ local function attention(name, o, kind, window)
   local of_q, of_keys = heads * width, key_heads * width
   local turn = turned(name, o, width, kind.interleaved)
   local how = {num_heads = heads, is_causal = true, enable_gqa = true, dropout_p = o.attention_dropout,
-    window = window > 0 and window or nil, scale = kind.scale, softcap = kind.softcap}
+    window = window > 0 and window or nil, scale = kind.scale, softcap = kind.softcap, packed = o.packed or nil}
   local function normalised(norm, x, features)
     if kind.qk_norm == "all" then return norm(x) end
     return norm(x:view(x:size(0), -1, width)):view(x:size(0), -1, features)
@@ -77,11 +77,11 @@ local function attention(name, o, kind, window)
     v_proj = nn.Linear(o.hidden_size, of_keys, {bias = kind.q_bias}),
     [out] = nn.Linear(of_q, o.hidden_size, {bias = kind.o_bias}),
     order = {"q_proj", "k_proj", "v_proj", out}, listing = kind.listing and kind.listing .. "Attention",
-    forward = function(self, x)
+    forward = function(self, x, ...)
       local q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
       if kind.qk_norm then q, k = normalised(self.q_norm, q, of_q), normalised(self.k_norm, k, of_keys) end
-      q, k = turn(q, heads), turn(k, key_heads)
-      return self[out](nn.scaled_dot_product_attention(q, k, v, how))
+      q, k = turn(q, heads, ...), turn(k, key_heads, ...)
+      return self[out](attend(how, q, k, v, ...))
     end,
   }
   if kind.qk_norm then
@@ -90,7 +90,7 @@ local function attention(name, o, kind, window)
     parts.k_norm = nn.RMSNorm(all and of_keys or width, o.rms_norm_eps)
     table.move({"q_norm", "k_norm"}, 1, 2, 5, parts.order)
   end
-  return nn.Graph(parts)
+  return graph(o, parts)
 end
 
 local function gated(name, o, kind)
@@ -122,46 +122,46 @@ local function layer_norm(o) return nn.LayerNorm(o.hidden_size, o.layer_norm_eps
 local function layer_of(name, o, kind, window)
   local norm, scale = kind.norm or rms_norm, kind.residual_scale
   local function scaled(x) return scale and scale * x or x end
-  return nn.Graph{
+  return graph(o, {
     self_attn = attention(name, o, kind, window), mlp = (kind.mlp or gated)(name, o, kind),
     input_layernorm = norm(o), post_attention_layernorm = norm(o),
     order = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"},
-    forward = function(self, x) -- with the variables of transformers' forward function, as PyTorch's step needs them
+    forward = function(self, x, ...) -- with the variables of transformers' forward function, as PyTorch's step needs them
       local residual = x
       x = self.input_layernorm(x)
-      x = self.self_attn(x)
+      x = self.self_attn(x, ...)
       x = residual + scaled(x)
       residual = x
       x = self.post_attention_layernorm(x)
       x = self.mlp(x)
       return residual + scaled(x)
     end,
-  }
+  })
 end
 
 -- Attention and products of the same normalised input, side by side
 local function parallel_layer(name, o, kind, window)
-  return nn.Graph{
+  return graph(o, {
     self_attn = attention(name, o, kind, window), mlp = (kind.mlp or gated)(name, o, kind),
     input_layernorm = kind.norm(o), order = {"self_attn", "mlp", "input_layernorm"},
-    forward = function(self, x)
+    forward = function(self, x, ...)
       local y = self.input_layernorm(x)
-      return x + self.self_attn(y) + self.mlp(y)
+      return x + self.self_attn(y, ...) + self.mlp(y)
     end,
-  }
+  })
 end
 
 -- Normalised after attention and after the products, before the sums
 local function normed_after_layer(name, o, kind, window)
-  return nn.Graph{
+  return graph(o, {
     self_attn = attention(name, o, kind, window), mlp = gated(name, o, kind),
     post_attention_layernorm = rms_norm(o), post_feedforward_layernorm = rms_norm(o),
     order = {"self_attn", "mlp", "post_attention_layernorm", "post_feedforward_layernorm"},
-    forward = function(self, x)
-      x = x + self.post_attention_layernorm(self.self_attn(x))
+    forward = function(self, x, ...)
+      x = x + self.post_attention_layernorm(self.self_attn(x, ...))
       return x + self.post_feedforward_layernorm(self.mlp(x))
     end,
-  }
+  })
 end
 
 -- The whole model. windows(i): the keys that a query of layer i sees, itself included; 0: all before it
@@ -170,31 +170,31 @@ local function decoder(name, o, kind, windows)
   for i = 1, o.num_hidden_layers do
     layers[i] = nn.Checkpoint((kind.layer or layer_of)(name, o, kind, windows(i)))
   end
-  return nn.Graph{
-    model = nn.Graph{
+  return graph(o, {
+    model = graph(o, {
       embed_tokens = embed_tokens, layers = layers, [final] = (kind.norm or rms_norm)(o),
       order = {"embed_tokens", "layers", final}, listing = kind.listing and kind.listing .. "Model",
-      forward = function(self, x)
+      forward = function(self, x, ...)
         local inputs_embeds = self.embed_tokens(x)
         x = inputs_embeds
         if kind.embedding_scale then x = kind.embedding_scale * x end
-        for _, layer in ipairs(self.layers) do x = layer(x) end
+        for _, layer in ipairs(self.layers) do x = layer(x, ...) end
         return self[final](x)
       end,
-    },
+    }),
     lm_head = nn.Linear(o.hidden_size, o.vocab_size,
       {bias = kind.head_bias or false, tied = o.tie_word_embeddings and embed_tokens or nil}),
-    forward = function(self, x)
-      local logits = self.lm_head(self.model(x)):flatten(0, 1)
+    forward = function(self, x, ...)
+      local logits = self.lm_head(self.model(x, ...)):flatten(0, 1)
       if kind.logit_scale then logits = kind.logit_scale * logits end
       return kind.cap and kind.cap * nn.tanh(logits / kind.cap) or logits
     end,
-  }
+  })
 end
 
 local COMMON = {vocab_size = 32000, hidden_size = 4096, num_hidden_layers = 32, num_attention_heads = 32,
   num_key_value_heads = 0, head_dim = 0, hidden_act = "silu", rms_norm_eps = 1e-6, rope_theta = 10000,
-  rope_scaling = {}, attention_dropout = 0, tie_word_embeddings = false}
+  rope_scaling = {}, attention_dropout = 0, tie_word_embeddings = false, packed = false}
 
 local function all_keys() return 0 end
 
@@ -288,18 +288,18 @@ return function(models)
     local heads, width = o.num_attention_heads, o.hidden_size // o.num_attention_heads
     local of_q, of_keys = heads * width, width * (o.num_key_value_heads > 0 and o.num_key_value_heads or heads)
     local turn = turned(name, o, width)
-    return nn.Graph{
+    local how = {num_heads = heads, is_causal = true, enable_gqa = true, dropout_p = o.attention_dropout,
+      window = window > 0 and window or nil, packed = o.packed or nil}
+    return graph(o, {
       o_proj = nn.Linear(of_q, o.hidden_size, {bias = false}),
       qkv_proj = nn.Linear(o.hidden_size, of_q + 2 * of_keys, {bias = false}),
       order = {"o_proj", "qkv_proj"},
-      forward = function(self, x)
+      forward = function(self, x, ...)
         local qkv = self.qkv_proj(x)
-        local q, k = turn(qkv:narrow(2, 0, of_q), heads), turn(qkv:narrow(2, of_q, of_keys), of_keys // width)
-        return self.o_proj(nn.scaled_dot_product_attention(q, k, qkv:narrow(2, of_q + of_keys, of_keys),
-          {num_heads = heads, is_causal = true, enable_gqa = true, dropout_p = o.attention_dropout,
-            window = window > 0 and window or nil}))
+        local q, k = turn(qkv:narrow(2, 0, of_q), heads, ...), turn(qkv:narrow(2, of_q, of_keys), of_keys // width, ...)
+        return self.o_proj(attend(how, q, k, qkv:narrow(2, of_q + of_keys, of_keys), ...))
       end,
-    }
+    })
   end
 
   local function phi3_mlp(name, o)
@@ -316,17 +316,17 @@ return function(models)
   end
 
   local function phi3_layer(name, o, _, window)
-    return nn.Graph{
+    return graph(o, {
       self_attn = phi3_attention(name, o, _, window), mlp = phi3_mlp(name, o),
       input_layernorm = rms_norm(o), post_attention_layernorm = rms_norm(o),
       resid_attn_dropout = nn.Dropout(o.resid_pdrop), resid_mlp_dropout = nn.Dropout(o.resid_pdrop),
       order = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm", "resid_attn_dropout",
         "resid_mlp_dropout"},
-      forward = function(self, x)
-        x = x + self.resid_attn_dropout(self.self_attn(self.input_layernorm(x)))
+      forward = function(self, x, ...)
+        x = x + self.resid_attn_dropout(self.self_attn(self.input_layernorm(x), ...))
         return x + self.resid_mlp_dropout(self.mlp(self.post_attention_layernorm(x)))
       end,
-    }
+    })
   end
 
   of_llama_kind("Phi3", {vocab_size = 32064, hidden_size = 3072, intermediate_size = 8192, resid_pdrop = 0,
@@ -356,17 +356,17 @@ return function(models)
 
   -- Normalised before and after attention and products
   local function gemma2_layer(name, o, kind, window)
-    return nn.Graph{
+    return graph(o, {
       self_attn = attention(name, o, kind, window), mlp = gated(name, o, kind),
       input_layernorm = gemma_norm(o), post_attention_layernorm = gemma_norm(o),
       pre_feedforward_layernorm = gemma_norm(o), post_feedforward_layernorm = gemma_norm(o),
       order = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
         "post_feedforward_layernorm"},
-      forward = function(self, x)
-        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x)))
+      forward = function(self, x, ...)
+        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), ...))
         return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
       end,
-    }
+    })
   end
 
   -- attn_logit_softcapping, final_logit_softcapping, sliding_window = 0: none; every other layer has the window
@@ -384,23 +384,23 @@ return function(models)
   local function neox_attention(o)
     local heads, width = o.num_attention_heads, o.hidden_size // o.num_attention_heads
     local turn = turned("GPTNeoX", o, width)
-    return nn.Graph{
+    return graph(o, {
       query_key_value = nn.Linear(o.hidden_size, 3 * o.hidden_size, {bias = o.attention_bias}),
       dense = nn.Linear(o.hidden_size, o.hidden_size, {bias = o.attention_bias}),
-      forward = function(self, x)
+      forward = function(self, x, ...)
         local qkv = self.query_key_value(x)
         qkv = qkv:view(qkv:size(0), qkv:size(1), heads, 3 * width) -- each head has its q, k and v together
         local q, k, v = qkv:narrow(3, 0, width):flatten(2), qkv:narrow(3, width, width):flatten(2),
           qkv:narrow(3, 2 * width, width):flatten(2)
-        return self.dense(nn.scaled_dot_product_attention(turn(q, heads), turn(k, heads), v,
-          {num_heads = heads, is_causal = true, dropout_p = o.attention_dropout}))
+        return self.dense(attend({num_heads = heads, is_causal = true, dropout_p = o.attention_dropout,
+          packed = o.packed or nil}, turn(q, heads, ...), turn(k, heads, ...), v, ...))
       end,
-    }
+    })
   end
 
   local function neox_layer(o)
     local act = model.activation(o, "GPTNeoX", "hidden_act")
-    return nn.Graph{
+    return graph(o, {
       input_layernorm = layer_norm(o), post_attention_layernorm = layer_norm(o),
       post_attention_dropout = nn.Dropout(o.hidden_dropout), post_mlp_dropout = nn.Dropout(o.hidden_dropout),
       attention = neox_attention(o),
@@ -411,35 +411,35 @@ return function(models)
       },
       order = {"input_layernorm", "post_attention_layernorm", "post_attention_dropout", "post_mlp_dropout",
         "attention", "mlp"},
-      forward = function(self, x)
-        local mixed = self.post_attention_dropout(self.attention(self.input_layernorm(x)))
+      forward = function(self, x, ...)
+        local mixed = self.post_attention_dropout(self.attention(self.input_layernorm(x), ...))
         local before = o.use_parallel_residual and x or x + mixed
         local y = self.post_mlp_dropout(self.mlp(self.post_attention_layernorm(before)))
         return o.use_parallel_residual and y + mixed + x or y + before
       end,
-    }
+    })
   end
 
   define(models, "GPTNeoX", {vocab_size = 50432, hidden_size = 6144, num_hidden_layers = 44, num_attention_heads = 64,
     intermediate_size = 24576, hidden_act = "gelu", attention_dropout = 0, hidden_dropout = 0, layer_norm_eps = 1e-5,
     max_position_embeddings = 2048, rope_theta = 10000, rope_scaling = {}, partial_rotary_factor = 0.25,
-    use_parallel_residual = true, attention_bias = true, tie_word_embeddings = false}, function(o)
+    use_parallel_residual = true, attention_bias = true, tie_word_embeddings = false, packed = false}, function(o)
     local embed_in, layers = nn.Embedding(o.vocab_size, o.hidden_size), {}
     for i = 1, o.num_hidden_layers do layers[i] = neox_layer(o) end
-    return nn.Graph{
-      gpt_neox = nn.Graph{
+    return graph(o, {
+      gpt_neox = graph(o, {
         embed_in = embed_in, emb_dropout = nn.Dropout(o.hidden_dropout), layers = layers,
         final_layer_norm = layer_norm(o),
-        forward = function(self, x)
+        forward = function(self, x, ...)
           x = self.emb_dropout(self.embed_in(x))
-          for _, layer in ipairs(self.layers) do x = layer(x) end
+          for _, layer in ipairs(self.layers) do x = layer(x, ...) end
           return self.final_layer_norm(x)
         end,
-      },
+      }),
       lm_head = nn.Linear(o.hidden_size, o.vocab_size,
         {bias = false, tied = o.tie_word_embeddings and embed_in or nil}),
-      forward = function(self, x) return self.lm_head(self.gpt_neox(x)):flatten(0, 1) end,
-    }
+      forward = function(self, x, ...) return self.lm_head(self.gpt_neox(x, ...)):flatten(0, 1) end,
+    })
   end, {base = "gpt_neox.", names = {{"^embed_out%.", "lm_head."}},
     ignored = {"rotary_emb%.inv_freq$", "%.attention%.bias$", "%.attention%.masked_bias$"}})
 
@@ -510,50 +510,50 @@ return function(models)
 
   local function gpt2_layer(o)
     local inner, act = o.n_inner > 0 and o.n_inner or 4 * o.n_embd, model.activation(o, "GPT2", "activation_function")
-    return nn.Graph{
+    return graph(o, {
       ln_1 = nn.LayerNorm(o.n_embd, o.layer_norm_epsilon),
-      attn = nn.Graph{
+      attn = graph(o, {
         c_attn = nn.Conv1D(3 * o.n_embd, o.n_embd), c_proj = nn.Conv1D(o.n_embd, o.n_embd),
         resid_dropout = nn.Dropout(o.resid_pdrop),
-        forward = function(self, x)
+        forward = function(self, x, ...)
           local qkv = self.c_attn(x)
           local q, k, v = qkv:narrow(2, 0, o.n_embd), qkv:narrow(2, o.n_embd, o.n_embd),
             qkv:narrow(2, 2 * o.n_embd, o.n_embd)
-          local y = nn.scaled_dot_product_attention(q, k, v, {num_heads = o.n_head, is_causal = true,
-            dropout_p = o.attn_pdrop, scale = not o.scale_attn_weights and 1 or nil})
+          local y = attend({num_heads = o.n_head, is_causal = true, dropout_p = o.attn_pdrop,
+            scale = not o.scale_attn_weights and 1 or nil, packed = o.packed or nil}, q, k, v, ...)
           return self.resid_dropout(self.c_proj(y))
         end,
-      },
+      }),
       ln_2 = nn.LayerNorm(o.n_embd, o.layer_norm_epsilon),
       mlp = nn.Graph{
         c_fc = nn.Conv1D(inner, o.n_embd), c_proj = nn.Conv1D(o.n_embd, inner), dropout = nn.Dropout(o.resid_pdrop),
         forward = function(self, x) return self.dropout(self.c_proj(act(self.c_fc(x)))) end,
       },
-      forward = function(self, x)
-        x = x + self.attn(self.ln_1(x))
+      forward = function(self, x, ...)
+        x = x + self.attn(self.ln_1(x), ...)
         return x + self.mlp(self.ln_2(x))
       end,
-    }
+    })
   end
 
   -- n_inner = 0: 4 n_embd
   define(models, "GPT2", {vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = 0,
     activation_function = "gelu_new", resid_pdrop = 0.1, embd_pdrop = 0.1, attn_pdrop = 0.1,
-    layer_norm_epsilon = 1e-5, scale_attn_weights = true, tie_word_embeddings = true}, function(o)
+    layer_norm_epsilon = 1e-5, scale_attn_weights = true, tie_word_embeddings = true, packed = false}, function(o)
     local wte, h = nn.Embedding(o.vocab_size, o.n_embd), {}
     for i = 1, o.n_layer do h[i] = gpt2_layer(o) end
-    return nn.Graph{
-      transformer = nn.Graph{
-        wte = wte, wpe = nn.PositionEmbedding(o.n_positions, o.n_embd), drop = nn.Dropout(o.embd_pdrop), h = h,
+    return graph(o, {
+      transformer = graph(o, {
+        wte = wte, wpe = model.positions(o, o.n_positions, o.n_embd), drop = nn.Dropout(o.embd_pdrop), h = h,
         ln_f = nn.LayerNorm(o.n_embd, o.layer_norm_epsilon),
-        forward = function(self, x)
-          x = self.drop(self.wpe(self.wte(x)))
-          for _, layer in ipairs(self.h) do x = layer(x) end
+        forward = function(self, x, ...)
+          x = self.drop(model.placed(self.wpe, self.wte(x), ...))
+          for _, layer in ipairs(self.h) do x = layer(x, ...) end
           return self.ln_f(x)
         end,
-      },
+      }),
       lm_head = nn.Linear(o.n_embd, o.vocab_size, {bias = false, tied = o.tie_word_embeddings and wte or nil}),
-      forward = function(self, x) return self.lm_head(self.transformer(x)):flatten(0, 1) end,
-    }
+      forward = function(self, x, ...) return self.lm_head(self.transformer(x, ...)):flatten(0, 1) end,
+    })
   end, {base = "transformer.", ignored = {"%.attn%.bias$", "%.attn%.masked_bias$"}})
 end

@@ -114,8 +114,19 @@ function REASONS.gradients(self, _, step)
   return "accumulation keeps sums beside a micro-batch's own gradients"
 end
 
+-- The bytes of a paged optimizer's states in the host's memory, with the alignment
+local function paged_bytes(self)
+  local n = 0
+  for _, buf in ipairs(util.must(self.program:step()).bufs) do if buf.host and buf.always then n = n + buf.size end end
+  return n
+end
+
 function REASONS.optimizer(self, by_hand, step)
   if self.settings.mode == "eval" then return "evaluation has no optimizer" end
+  local paged = paged_bytes(self)
+  if paged > 0 then
+    return ("%d bytes of states wait in the host's memory, and visit the device for their parameter's update"):format(paged)
+  end
   return ("%d bytes of step count%s"):format(step - by_hand,
     self.settings.schedule and ", loss scale and learning rate" or " and loss scale")
 end
@@ -144,7 +155,7 @@ function REASONS.activations(self, by_hand, step)
     return ("of %s: also outputs of layers without parameters, casts, pooling indices, and the last output, whose "
       .. "storage its gradient takes over"):format(outputs_text(self))
   end
-  local host = self.prediction.host
+  local host = self.prediction.host - paged_bytes(self)
   return ("of %s: those that are alive at %s%s%s%s"):format(outputs_text(self), self.prediction.peak.op,
     pooling_text(self),
     self.settings.checkpoint == "none" and "" or "; checkpointing drops the others and computes them again",
@@ -173,13 +184,25 @@ function REASONS.other(self)
   return ("the loss%s, and rounding of every tensor to the device's alignment"):format(weights)
 end
 
+-- What ranks divide among them
+local DIVIDED = {weights = true, optimizer = true}
+
+local function reason_of(self, name, by_hand, step, counted)
+  if by_hand == step then return "" end
+  local world = self.values.world or 1
+  if DIVIDED[name] and world > 1 and step < by_hand then
+    return ("of those of %d ranks, what rank %d has at %s"):format(world, self.rank or 0, self.prediction.peak.op)
+  end
+  return REASONS[name](self, by_hand, step, counted)
+end
+
 -- {{name =, hand =, step =, reason =}, ...} in bytes, for each category, then the total; sum: of hand.sum; counting: a
 -- name, or nil as above.
 function hand.compare(self, sum, counting)
   local rows, peak, counted = {}, self.prediction.peak, hand.counting(self, counting)
   for i, name in ipairs(categories) do
     local a, s = sum[name], peak.categories[name]
-    rows[i] = {name = name, hand = a, step = s, reason = a == s and "" or REASONS[name](self, a, s, counted)}
+    rows[i] = {name = name, hand = a, step = s, reason = reason_of(self, name, a, s, counted)}
   end
   rows[#rows + 1] = {name = "total", hand = sum.total, step = peak.bytes,
     reason = ("the peak, at %s"):format(peak.op == "" and "the start" or peak.op)}
@@ -189,10 +212,11 @@ end
 -- What the host's memory holds for the step, which the peak does not count: {{name =, bytes =, reason =}, ...}, those
 -- that are there.
 function hand.host(self)
-  local rows = {}
-  if self.prediction.host > 0 then
-    rows[1] = {name = "offloaded", bytes = self.prediction.host, reason = "activations that wait in the host's memory"}
+  local rows, paged = {}, self.prediction.host > 0 and paged_bytes(self) or 0
+  if self.prediction.host > paged then
+    rows[1] = {name = "offloaded", bytes = self.prediction.host - paged, reason = "activations that wait in the host's memory"}
   end
+  if paged > 0 then rows[#rows + 1] = {name = "paged", bytes = paged, reason = "the optimizer's states, which wait there"} end
   if self.values.prefetch ~= 0 then
     local loader <close> = util.must(cell.loader(self))
     local info = loader:info()

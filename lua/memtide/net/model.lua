@@ -46,6 +46,33 @@ function model.define(models, name, defaults, build, files)
   end
 end
 
+-- nn.Graph, for models with the option `packed`: then its forward takes position_ids (N, T) beside (N, T) tokens or what is
+-- made of them, and hands them on as `...`.
+function model.graph(options, what)
+  local forward = what.forward
+  if options.packed then
+    what.forward = function(self, input_ids, position_ids) return forward(self, input_ids, position_ids) end
+  end
+  return nn.Graph(what)
+end
+
+-- Attention of q, k and v, with packed = true of position_ids, too. how: the options of scaled_dot_product_attention
+function model.attend(how, ...)
+  local given = {...}
+  given[#given + 1] = how
+  return nn.scaled_dot_product_attention(table.unpack(given))
+end
+
+-- The layer of learned positions of such a model, and what it makes of x (N, T, D): x + the rows of its table for the steps, or
+-- for position_ids
+function model.positions(options, rows, width)
+  return (options.packed and nn.Embedding or nn.PositionEmbedding)(rows, width)
+end
+function model.placed(positions, x, position_ids)
+  if position_ids then return x + positions(position_ids) end
+  return positions(x)
+end
+
 -- The row of embeddings that gets no gradients; pad_token_id below 0: none
 function model.padding(options) return options.pad_token_id >= 0 and options.pad_token_id or nil end
 

@@ -2,10 +2,12 @@
 -- each comes from (torchvision, the DCGAN example, nanoGPT, Hugging Face), so that its weights can be loaded. Each
 -- takes one table of options. Classifiers return logits.
 local nn = require "memtide.net.nn".nn
-local define = require "memtide.net.model".define
+local shared = require "memtide.net.model"
 local util = require "memtide.base.util"
 
 local models = {}
+
+local define, graph = shared.define, shared.graph
 
 local function model(name, defaults, build) define(models, name, defaults, build) end
 
@@ -227,7 +229,7 @@ model("TextClassifier", {vocab_size = 10000, embedding_dim = 128, hidden_size = 
 end)
 
 local function gpt_block(o)
-  return nn.Graph{
+  return graph(o, {
     ln_1 = nn.LayerNorm(o.n_embd, {bias = o.bias}),
     attn = nn.CausalSelfAttention(o.n_embd, o.n_head, {dropout = o.dropout, bias = o.bias}),
     ln_2 = nn.LayerNorm(o.n_embd, {bias = o.bias}),
@@ -235,32 +237,33 @@ local function gpt_block(o)
       {"c_fc", nn.Linear(o.n_embd, 4 * o.n_embd, {bias = o.bias})}, {"gelu", nn.GELU()},
       {"c_proj", nn.Linear(4 * o.n_embd, o.n_embd, {bias = o.bias})}, {"dropout", nn.Dropout(o.dropout)},
     },
-    forward = function(self, x)
-      x = x + self.attn(self.ln_1(x))
+    forward = function(self, x, ...)
+      x = x + self.attn(self.ln_1(x), ...)
       return x + self.mlp(self.ln_2(x))
     end,
-  }
+  })
 end
 
 -- (N, T) tokens -> (N T, vocab_size), the logits of the next token of each. The defaults are those of GPT-2 with 124M
--- parameters. The output layer shares the embedding's weight.
+-- parameters. The output layer shares the embedding's weight. packed: rows hold several sequences, whose positions are a
+-- second input, position_ids (N, T).
 model("GPT", {block_size = 1024, vocab_size = 50257, n_layer = 12, n_head = 12, n_embd = 768, dropout = 0,
-  bias = true}, function(o)
+  bias = true, packed = false}, function(o)
   local wte, blocks = nn.Embedding(o.vocab_size, o.n_embd), {}
   for i = 1, o.n_layer do blocks[i] = gpt_block(o) end
-  return nn.Graph{
-    transformer = nn.Graph{
-      wte = wte, wpe = nn.PositionEmbedding(o.block_size, o.n_embd), drop = nn.Dropout(o.dropout), h = blocks,
+  return graph(o, {
+    transformer = graph(o, {
+      wte = wte, wpe = shared.positions(o, o.block_size, o.n_embd), drop = nn.Dropout(o.dropout), h = blocks,
       ln_f = nn.LayerNorm(o.n_embd, {bias = o.bias}),
-      forward = function(self, x)
-        x = self.drop(self.wpe(self.wte(x)))
-        for _, block in ipairs(self.h) do x = block(x) end
+      forward = function(self, x, ...)
+        x = self.drop(shared.placed(self.wpe, self.wte(x), ...))
+        for _, block in ipairs(self.h) do x = block(x, ...) end
         return self.ln_f(x)
       end,
-    },
+    }),
     lm_head = nn.Linear(o.n_embd, o.vocab_size, {bias = false, tied = wte}),
-    forward = function(self, x) return self.lm_head(self.transformer(x)):flatten(0, 1) end,
-  }
+    forward = function(self, x, ...) return self.lm_head(self.transformer(x, ...)):flatten(0, 1) end,
+  })
 end)
 
 -- ---- DCGAN

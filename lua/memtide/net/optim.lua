@@ -30,13 +30,13 @@ local function check_model(optimizer, model)
     "and layer:freeze() leaves a layer out", optimizer.kind)
 end
 
-local rates = {} -- PyTorch's default learning rates
+local rates, paged = {}, {} -- PyTorch's default learning rates; whose states wait in the host's memory
 
 -- The optimizer's learning rate
 function Optimizer:rate() return self.options.lr or rates[self.kind] end
 
 for _, kind in ipairs(core.optimizer_kinds()) do
-  rates[kind.name] = tonumber(kind.spec:match "lr:float=(%S+)")
+  rates[kind.name], paged[kind.name] = tonumber(kind.spec:match "lr:float=(%S+)"), kind.paged
   optim[kind.name] = after_parameters(specs.constructor(kind.name, kind.spec, Optimizer, core.optimizer_bytes))
 end
 
@@ -62,5 +62,7 @@ setmetatable(optim, {
   end,
 })
 
-return {optim = optim, parameters = parameters, check_model = check_model,
-  is_optimizer = function(value) return getmetatable(value) == Optimizer end}
+local function is_optimizer(value) return getmetatable(value) == Optimizer end
+
+return {optim = optim, parameters = parameters, check_model = check_model, is_optimizer = is_optimizer,
+  is_paged = function(value) return is_optimizer(value) and paged[value.kind] end}

@@ -68,7 +68,7 @@ function perfetto.write(facts, path, known, seconds)
     local bytes = {}
     for _, name in ipairs(columns.categories) do bytes[name] = op.bytes[name] end
     lines[#lines + 1] = event{name = "memory", ph = "C", ts = starts[i], tid = OPS, args = bytes}
-    if host then lines[#lines + 1] = event{name = "host memory", ph = "C", ts = starts[i], tid = OPS, args = {offloaded = host[i]}} end
+    if host then lines[#lines + 1] = event{name = "host memory", ph = "C", ts = starts[i], tid = OPS, args = {bytes = host[i]}} end
   end
   local peak = facts.peak
   lines[#lines + 1] = event{name = ("peak: %s"):format(util.show_bytes(peak.bytes)), cat = "peak", ph = "i", ts = starts[peak.at],

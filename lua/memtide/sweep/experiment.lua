@@ -10,6 +10,7 @@ local script_options = require "memtide.sweep.script_options"
 local measure = require "memtide.results.measure"
 local nn = require "memtide.net.nn"
 local literal = require "memtide.base.literal"
+local optim = require "memtide.net.optim"
 local reads = require "memtide.sweep.reads"
 local lr_schedule = require "memtide.net.lr_schedule"
 local settings = require "memtide.net.settings"
@@ -391,11 +392,25 @@ function Experiment:says(name)
   return false
 end
 
+-- Does a paged optimizer stand anywhere? One that a function of the settings makes cannot be seen.
+local function pages(self)
+  if optim.is_paged(self.base.optimizer) then return true end
+  for _, case in ipairs(self.cases) do if optim.is_paged(case.optimizer) then return true end end
+  for _, axis in ipairs(self.axes) do
+    local column = axes.column(axis, "optimizer")
+    for _, row in ipairs(column and axis.rows or {}) do if optim.is_paged(row[column]) then return true end end
+  end
+  local trainings = type(self.base.trainings) == "table" and self.base.trainings or {}
+  for _, one in pairs(trainings) do if optim.is_paged(one.optimizer) then return true end end
+  return false
+end
+
 -- The columns that only this script's files have, in an order that does not depend on the order of the axes
 function Experiment:own_axes()
-  local keys, given, results = self:own_keys(), {test_data = self.base.test_data ~= nil}, {}
+  local keys, given, results = self:own_keys(), {test_data = self.base.test_data ~= nil, host = pages(self)}, {}
   table.sort(keys)
   for _, key in ipairs(keys) do given[key] = true end
+  given.host = given.host or given.offload
   for _, column in ipairs(columns.list) do
     if given[column.with] and column.name ~= column.with then results[#results + 1] = column.name end
   end

@@ -10,6 +10,7 @@ local wire = require "memtide.sweep.wire"
 
 local rank = {}
 
+local NOTES = 0.05      -- seconds between two notes of what it is doing
 local LAST_WORDS = 0.3 -- seconds in which mpirun forwards what a rank has said before all are ended
 
 local function say(message) core.rank_say(wire.frame(message)) end
@@ -57,6 +58,7 @@ local function set_up(comm, message)
   self.values.device, self.values.batch, self.rank = message.device, message.batch, comm:rank()
   cell.build(self)
   same_everywhere(comm, "cell", cell.id(self, setup.purpose))
+  self.values.device = util.must(comm:device(message.device))
   util.must(comm:attach(cell.device(self.values.device), cell.mesh(self).tensor))
   cell.compile(self)
   return self
@@ -77,11 +79,23 @@ local function joined(found, all)
   return found
 end
 
+-- Tells what this rank is doing: rank 0 the worker, too, but not more often than somebody looks.
+local function new_note(comm)
+  local last = -NOTES
+  return function(text, i, n)
+    core.rank_note(text, i, n)
+    if comm:rank() > 0 or core.clock() < last + NOTES then return end
+    last = core.clock()
+    say{word = "note", text = text, i = i, n = n}
+  end
+end
+
 local function train(comm, message)
+  core.rank_note "building"
   local self = set_up(comm, message)
-  local found = cell.run(self, function(i, n)
-    if comm:rank() == 0 then say{word = "note", text = "running step", i = i, n = n} end
-  end)
+  local note = new_note(comm)
+  function self.agree(wanted) return util.must(comm:broadcast(wanted and "yes" or "no")) == "yes" end
+  local found = cell.run(self, function(i, n) note("running step", i, n) end)
   if not found.memory then return give_up(comm, found) end
   local mine = {status = found.status, reason = found.reason, memory = found.memory,
     predicted = self.prediction.peak.bytes}
@@ -93,6 +107,7 @@ end
 -- Trains the cell that the worker names; returns the exit status.
 function rank.serve()
   util.must(core.rank_output())
+  core.rank_note "joining the others"
   local comm, reason, code = core.comm()
   if not comm then
     say_failed(tonumber(os.getenv "OMPI_COMM_WORLD_RANK" or "") or 0, {status = "error", reason = reason, code = code})

@@ -6,6 +6,7 @@ local util = require "memtide.base.util"
 local wire = require "memtide.sweep.wire"
 
 local ranks = {}
+local leave = os.exit -- which a script under --safe does not have
 
 local ENDING = 10   -- seconds in which a group ends after its last word
 local LOOK = 60     -- seconds between two looks at it
@@ -31,6 +32,36 @@ local SAID = {
   {"tasks? (%d+)[%d,%-]*: Exited with exit code (%d+)", "ended with exit status %s"},
   {"tasks? (%d+)[%d,%-]*: (%u[%w %(%)]*)", "%s"}, -- "Segmentation fault (core dumped)", "Out Of Memory"
 }
+
+local LAST_WORDS = 2 -- seconds in which ranks that are ended say what they were doing: less than the pool's patience
+
+-- What the ranks were doing, from their last words in the log: that of those for which the others wait, if they do -> "rank 2
+-- was running step 3 of 12, for which the others waited"; nil: they have said nothing. mpirun may end before it has forwarded
+-- the words of a rank, and a rank that is stuck has none.
+local function held_up(log, world)
+  local busy, doing, all = {}, {}, nil
+  for number, how, what in log:gmatch "memtide: rank (%d+) (%l+) ([^\n]+)" do
+    what = what:gsub("^while ", "")
+    all, doing[tonumber(number)] = all or what, how == "waits" and "waiting" or what
+  end
+  for number = 0, world - 1 do
+    local what = doing[number]
+    if what ~= "waiting" then busy[#busy + 1] = ("rank %d %s"):format(number, what and "was " .. what or "gave no sign") end
+  end
+  if #busy == 0 or #busy == world then return all end
+  return table.concat(busy, ", ") .. ", for which the others waited"
+end
+
+-- The pool ends this worker: its group says what it was doing, and ends first.
+local function end_with(process, world, progress)
+  process:signal "TERM"
+  process:wait(LAST_WORDS)
+  local log = process:log(util.MOST_TEXT)
+  local found = held_up(log, world)
+  if found then progress(found) end
+  io.stderr:write(log)
+  leave(143)
+end
 
 -- Why the group has ended, from its log -> "rank 2: killed by signal 9"
 local function cause_in(log)
@@ -67,6 +98,8 @@ function ranks.started_with()
   return 1
 end
 
+local signals = setmetatable({}, {__close = function() core.restore_signals() end})
+
 -- Runs the worker's cell k in a group of `world` ranks -> as cell.run, with peaks = {bytes of each rank}, peak_rank. message:
 -- what each rank needs to find the cell; progress(text, i, n): what rank 0 is doing.
 function ranks.run(world, message, progress)
@@ -75,8 +108,11 @@ function ranks.run(world, message, progress)
   local process <close> = util.must(core.spawn(words, 0, true))
   process:send(wire.frame(message))
   local read, note, failed, found = wire.reader(), "", nil, nil
+  core.catch_signals()
+  local _ <close> = signals
   while true do
-    core.poll({process}, LOOK)
+    local _, signal = core.poll({process}, LOOK)
+    if signal then end_with(process, world, progress) end
     local bytes = process:receive()
     local said = heard(read, bytes)
     while said do
