@@ -165,15 +165,15 @@ said(mt.joint, {programs = {one}})
 END
 memtide refused.lua
 is "$(echo "$out" | grep -c "world: expected 1, found 2: this is one process")" 2 "a trainer of several ranks"
-cat >rounds.lua <<'END'
+cat >several.lua <<'END'
 local mt = require "memtide"
 local nn = mt.nn
-return mt.experiment{name = "rounds", world = 2, batch = 2,
+return mt.experiment{name = "several", world = 2, batch = 2,
   trainings = {one = {model = nn.Linear(2, 3), input = {2}, loss = nn.CrossEntropyLoss()}},
   data = {d = mt.data.random{count = 8, shape = {2}, classes = 3, seed = 1}},
   round = function(t, draw) return t.one:step(draw "d") end}
 END
-memtide run rounds.lua
+memtide run several.lua
 has "$out$err" 'experiment: "trainings" is not offered with several ranks: expected world = 1, found 2' "rounds of several ranks"
 memtide predict modes.lua --case data --set gradient_exponents=true
 has "$out$err" '"gradient_exponents" is not offered with several ranks' "exponents of several ranks"
