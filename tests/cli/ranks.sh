@@ -33,6 +33,9 @@ is "$(column modes.csv rank_peaks | tail -5 | awk 'NF != 2' | wc -l)" 0 "and tha
 less=$(column modes.csv ranks_bytes | sed -n '2,5p' | sort -rnc 2>&1)
 is "$less" "" "each stage needs less than the one before, or as much"
 
+memtide predict "$ROOT/experiments/parallel.lua" -q --csv parallel.csv
+is "$status $(grep -c ',predicted,' parallel.csv)" "0 24" "every mode of a deeper network is predicted"
+
 # ---- a rank that fails
 cat >fates.lua <<'END'
 local mt = require "memtide"
