@@ -45,6 +45,7 @@ LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
 C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/device/*.c tests/emulate/t_*.c)) \
     $(addprefix $(BUILD)/tests/emulate/,t_emulate t_linear t_conv_ways)
+MPI_TESTS = $(if $(MPICC),$(addprefix $(BUILD)/tests/mpi/,t_comm memtide_mpi.so))
 UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 # One more than README's two processors: some tests wait for clocks and signals most of their time.
 PROVE  ?= -j3
@@ -52,7 +53,7 @@ PROVE  ?= -j3
 LONG    = tests/lua/t_docs.lua tests/cli/usage.sh $(addprefix $(BUILD)/tests/device/,t_kernels t_sequence t_device t_onednn) \
     tests/cli/workers.sh tests/cli/screen.sh tests/cli/package.sh $(BUILD)/tests/unit/t_checkpoint_budget tests/lua/t_fit.lua \
     tests/cli/profile.sh tests/cli/safe.sh tests/cli/deaths.sh
-ALL_TESTS = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh)
+ALL_TESTS = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh tests/mpi/*.sh)
 TESTS   = $(filter $(ALL_TESTS),$(LONG)) $(filter-out $(LONG),$(ALL_TESTS))
 # Tests for which threads matter run a second time with all threads: one test at a time, because two programs whose
 # threads wait for each other on the same processors take twenty times as long. The emulated GPU's kernels have no threads:
@@ -166,10 +167,19 @@ $(BUILD)/plan/%.o: kernels/cuda/%.c
 	@echo "  CC   $< (plan)"
 	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(addprefix -isystem ,$(CUDNN) $(CUDA_HEADERS)) -c -o $@ $<
 
-$(BUILD)/memtide_mpi.so: kernels/mpi/comm_mpi.c $(BUILD)/core/base/err.o $(BUILD)/core/base/mem.o kernels/mpi/exports.map
+# the second one, for tests/mpi, sends messages in small pieces
+$(BUILD)/tests/mpi/memtide_mpi.so: private override EXTRA += -DPIECE=97
+$(BUILD)/memtide_mpi.so $(BUILD)/tests/mpi/memtide_mpi.so: kernels/mpi/comm_mpi.c $(BUILD)/core/base/err.o $(BUILD)/core/base/mem.o \
+    kernels/mpi/exports.map core/memory/comm.h
+	@mkdir -p $(@D)
 	@echo "  LINK $@"
 	$(Q)$(MPICC) $(CFLAGS) $(FLAGS) -Wno-cast-function-type -shared -Wl,-z,defs -Wl,--version-script=kernels/mpi/exports.map -o $@ \
 	    $(filter %.c %.o,$^)
+
+$(BUILD)/tests/bench/collectives: tests/bench/collectives.c $(LIB_OBJ)
+	@mkdir -p $(@D)
+	@echo "  LINK $@"
+	$(Q)$(MPICC) $(CFLAGS) $(FLAGS) -MF $@.d -o $@ $< $(LIB_OBJ) $(LIBS) $(EXTRA)
 
 $(BUILD)/memtide_plan.so: $(PLAN_OBJ) $(PLUGIN_CORE) kernels/cuda/plan.map
 	@echo "  LINK $@"
@@ -257,7 +267,7 @@ $(FAULTS): tests/faults.c
 	@echo "  CC   $<"
 	$(Q)$(CC) -O1 -g $(FLAGS) -shared -o $@ $< -ldl
 
-test: all $(C_TESTS) $(CUDA_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every test (TAP, by prove)
+test: all $(C_TESTS) $(CUDA_TESTS) $(MPI_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every test (TAP, by prove)
 	$(Q)$(if $(CUDA_LACK),echo "tests/cuda: skipped: $(CUDA_LACK)")
 	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS)
 	$(Q)$(MAKE) --no-print-directory -Otarget test-again
@@ -379,6 +389,11 @@ bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of five
 	$(Q)$(BUILD)/tests/bench/floor
 	$(Q)$(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON) \
 	    $(BENCH)
+
+ROOT_MPI = $(if $(filter 0,$(shell id -u)),--allow-run-as-root)
+bench-ranks: all $(BUILD)/tests/bench/collectives ## how long collective ops take beside MPI's own, on RANKS (2) ranks
+	$(Q)OMP_NUM_THREADS=1 mpirun $(ROOT_MPI) --oversubscribe --bind-to none -n $(or $(RANKS),2) \
+	    -x MEMTIDE_MPI=$(abspath $(MPI)) $(BUILD)/tests/bench/collectives
 
 peer-fuzz: $(BUILD)/memtide ## slow: COUNT random networks in fp32 against PyTorch in float64 (2.1 or later, in PYTHON)
 	$(Q)if $(PYTHON) -c 'import torch, numpy' 2>/dev/null; then $(PYTHON) -W ignore tests/peers/fuzz.py \
@@ -505,7 +520,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)

@@ -35,6 +35,9 @@ is "$(column modes.csv rank_peaks | tail -5 | awk 'NF != 2' | wc -l)" 0 "and tha
 less=$(column modes.csv ranks_bytes | sed -n '2,5p' | sort -rnc 2>&1)
 is "$less" "" "each stage needs less than the one before, or as much"
 
+memtide predict "$ROOT/experiments/parallel.lua" -q --csv parallel.csv
+is "$status $(grep -c ',predicted,' parallel.csv)" "0 24" "every mode of a deeper network is predicted"
+
 # ---- a rank that fails
 cat >fates.lua <<'END'
 local mt = require "memtide"
@@ -111,7 +114,82 @@ is "$(column hoard.csv status) $(column hoard.csv reason | cut -d';' -f1)" "oom 
 memtide run modes.lua -q --csv rounds.csv --case data --set rounds=2
 is "$(column rounds.csv status)" ok "ranks agree on the steps of reliable times"
 
+# ---- whose samples: iterators, epochs and files of test data; the largest batch
+cat >samples.lua <<'END'
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+local function numbers(count, seed)
+  return mt.data.random{count = count, shape = {6}, classes = 3, seed = seed}
+end
+local function iterator(settings)
+  local i = 0
+  return function()
+    i = i + 1
+    if i > 7 then return nil end -- an odd number: ranks go on with the next pass in turns
+    local x, y = {}, {}
+    for k = 1, settings.batch do
+      for f = 1, 6 do x[#x + 1] = math.sin(i * 100 + k * 10 + f) end
+      y[k] = (i + k) % 3
+    end
+    return x, y
+  end
+end
+local way = ...
+local all = {name = way, batch = 4, warmup = 0, loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.1},
+  model = nn.Sequential{nn.Linear(6, 200), nn.ReLU(), nn.Linear(200, 3)},
+  cases = {{case = "alone", accumulate = 2}, {case = "data", world = 2}, {case = "weights", world = 2, zero = 3}}}
+if way == "iterator" then all.input, all.classes, all.data, all.steps = {6}, 3, iterator, 9
+else all.data, all.test_data, all.epochs, all.drop_last = numbers(100, 1), numbers(41, 2), 3, true end
+return mt.experiment(all)
+END
+for way in iterator epochs; do
+    memtide run samples.lua -q -- $way
+    is "$(column $way.csv status | sort -u)" ok "$way: ranks run"
+    is "$(column $way.csv loss_first | sort -u | wc -l) $(column $way.csv loss_last | sort -u | wc -l)" "1 1" "$way: the losses of one rank"
+done
+is "$(column epochs.csv test_accuracy | sort -u | wc -l) $(column epochs.csv test_accuracy | grep -c .)" "1 3" "all test samples are counted"
+memtide run modes.lua -q --csv max.csv --case weights --set batch=max --memory 1MiB
+is "$(column max.csv status)" ok "the largest batch of each rank"
+result $(($(column max.csv batch) < 100)) "which is large"
+memtide predict modes.lua -q --world 3 --case states --csv world.csv
+is "$(column world.csv world)" 3 "--world"
+
 # ---- what is refused
+cat >refused.lua <<'END'
+local mt = require "memtide"
+local nn = mt.nn
+local one = {model = nn.Linear(2, 3), input = {2}, loss = nn.CrossEntropyLoss()}
+local function said(make, options)
+  local good, problem = pcall(make, options)
+  print(good, problem)
+end
+one.world = 2
+said(mt.trainer, one)
+one.name = "judge"
+said(mt.joint, {programs = {one}})
+END
+memtide refused.lua
+is "$(echo "$out" | grep -c "world: expected 1, found 2: this is one process")" 2 "a trainer of several ranks"
+cat >several.lua <<'END'
+local mt = require "memtide"
+local nn = mt.nn
+return mt.experiment{name = "several", world = 2, batch = 2,
+  trainings = {one = {model = nn.Linear(2, 3), input = {2}, loss = nn.CrossEntropyLoss()}},
+  data = {d = mt.data.random{count = 8, shape = {2}, classes = 3, seed = 1}},
+  round = function(t, draw) return t.one:step(draw "d") end}
+END
+memtide run several.lua
+has "$out$err" 'experiment: "trainings" is not offered with several ranks: expected world = 1, found 2' "rounds of several ranks"
+memtide predict modes.lua --case data --set gradient_exponents=true
+has "$out$err" '"gradient_exponents" is not offered with several ranks' "exponents of several ranks"
+memtide profile modes.lua --case data
+has "$err" "profile: world: expected 1, found 2" "a profile of several ranks"
+memtide run modes.lua -q --case data --in-process --csv inside.csv
+is "$(column inside.csv reason)" "world: ranks are started by a worker process" "ranks of a sweep that has no workers"
+memtide run modes.lua --world x
+has "$err" '--world: expected a whole number of at least 1, found "x"' "--world of no number"
+MEMTIDE_MPIRUN="echo hello {}" "$MEMTIDE" run modes.lua -q --csv hello.csv --case data >/dev/null 2>&1
+is "$(column hello.csv reason | cut -c1-48)" "echo has said what is no rank's message: hello 2" "a launcher that starts something else"
 is "$(OMPI_COMM_WORLD_SIZE=2 "$MEMTIDE" run modes.lua -q 2>&1 | grep -c "start memtide once, and say world = 2")" 1 "mpirun memtide"
 is "$("$MEMTIDE" run modes.lua -q --csv no.csv --case data --set world=2,3 --set "mesh=tensor=2" 2>&1 | grep -c mesh)" 1 "sizes that do not multiply to world"
 MEMTIDE_MPIRUN="no-such-launcher -n {}" "$MEMTIDE" run modes.lua -q --csv none.csv --case data >/dev/null 2>&1

@@ -217,6 +217,40 @@ wait_for 60 idle
 has "$(tail -1 out/merge.log)" "out/slow.csv: 6 rows (6 ok) of 3 files" "the same command makes the rest"
 log
 
+# ---- cells that several ranks train, started by srun or by mpirun inside of an allocation
+if command -v mpirun >/dev/null && [ -e "$(dirname "$MEMTIDE")/memtide_mpi.so" ]; then
+    cat >ranks.lua <<'SCRIPT'
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+local rank = tonumber(os.getenv "SLURM_PROCID" or "")
+return mt.experiment{
+  name = "ranks", input = {8}, classes = 4, batch = 4, warmup = 1, steps = 3,
+  model = function(settings)
+    if settings.fate == "killed" and rank == 1 and os.getenv "SLURM_NTASKS" == "2" then os.execute "kill -KILL $PPID" end
+    if settings.fate == "left" and rank == 1 and os.getenv "SLURM_NTASKS" == "2" then os.exit(7) end
+    return nn.Sequential{nn.Linear(8, 600), nn.ReLU(), nn.Linear(600, 4)}
+  end,
+  loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.1},
+  cases = {{case = "alone", accumulate = 2, fate = "none"}, {case = "fine", world = 2, zero = 3, fate = "none"},
+    {case = "killed", world = 2, fate = "killed"}, {case = "left", world = 2, fate = "left"}},
+}
+SCRIPT
+    row_of() { # file, case: its status and reason
+        grep "^ranks,$2," "$1" | sed -n 's/.*,\(ok\|crashed\|error\),\([^,;]*\).*/\1 \2/p'
+    }
+    salloc -n 1 "$MEMTIDE" run ranks.lua -q --csv mpirun.csv --case fine >salloc.log 2>&1 </dev/null
+    is "$(row_of mpirun.csv fine)" "ok " "mpirun starts ranks inside of an allocation"
+    MEMTIDE_MPIRUN="srun --overlap --mpi=pmix --kill-on-bad-exit=1 -n {}" \
+        salloc -n 2 "$MEMTIDE" run ranks.lua -q --retry none --csv srun.csv >>salloc.log 2>&1 </dev/null
+    is "$(row_of srun.csv fine)" "ok " "and srun starts them"
+    losses=$(for case in alone fine; do grep "^ranks,$case," srun.csv | sed 's/.*,\([0-9.]*,[0-9.]*\),1,.*/\1/'; done | sort -u | wc -l)
+    is "$losses" 1 "with the losses of one rank"
+    has "$(row_of srun.csv killed)" "rank 1: killed by signal 9" "a rank that is killed is named"
+    has "$(row_of srun.csv left)" "rank 1: ended with exit status 7" "and one that leaves"
+    is "$(srun -n 2 --overcommit "$MEMTIDE" run ranks.lua -q 2>&1 | grep -c "start memtide once, and say world = 2")" 2 "srun memtide is refused"
+    [ $failed = 0 ] || sed 's/^/# /' salloc.log
+fi
+
 if [ -n "$NEED" ]; then # the time limit: a minute, of which the warning leaves some seconds
     write_scripts 9
     submit --time=1 --signal=USR1@50

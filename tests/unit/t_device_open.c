@@ -68,9 +68,9 @@ static void test_rank_devices(void) {
 
 static int joins;
 
-static int model_join(Device *d, Comm *comm, Err *e) {
+static int model_join(Device *d, MeshAxis axis, Comm *comm, Err *e) {
     joins++;
-    return comm->rank == 0 && !d->comm ? OK : err_set(e, ERR_UNSUPPORTED, "not this rank");
+    return comm->rank == 0 && !d->comm[axis] ? OK : err_set(e, ERR_UNSUPPORTED, "not this rank");
 }
 
 static void test_join(void) {
@@ -78,10 +78,11 @@ static void test_join(void) {
     Device one = {.table = &plain}, two = {.table = &joining}, three = {.table = &joining};
     Comm first = {NULL, 0, 2}, second = {NULL, 1, 2};
     Err e = {0, ""};
-    ok(device_join(&one, &second, &e) == OK && one.comm == &second, "a device that needs nothing else has its ranks");
-    ok(device_join(&two, &first, &e) == OK && two.comm == &first && joins == 1, "one that does is asked");
-    is_int(device_join(&three, &second, &e), ERR_UNSUPPORTED, "and may refuse");
-    ok(three.comm == NULL, "then it has none");
+    ok(device_join(&one, MESH_DATA, &second, &e) == OK && one.comm[MESH_DATA] == &second && !one.comm[MESH_TENSOR],
+       "a device that needs nothing else has its ranks");
+    ok(device_join(&two, MESH_TENSOR, &first, &e) == OK && two.comm[MESH_TENSOR] == &first && joins == 1, "one that does is asked");
+    is_int(device_join(&three, MESH_TENSOR, &second, &e), ERR_UNSUPPORTED, "and may refuse");
+    ok(three.comm[MESH_TENSOR] == NULL, "then it has none");
 }
 
 /* ---- the plugin's file */

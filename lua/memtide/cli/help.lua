@@ -44,7 +44,7 @@ local ALLOWED = {word = words_of, word_or_bytes = words_of, flag = words_of,
   end,
   size = function() return "bytes" end, text = function() return "a name" end,
   optimizer = function() return "an optimizer" end, options = function() return "a table of options" end,
-  scaler = function() return "a table of options, a number, false, true" end,
+  scaler = function() return "a table of options, a number, false, true" end, mesh = function() return "a table of sizes" end,
 }
 
 local function setting_lines()

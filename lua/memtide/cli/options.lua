@@ -42,6 +42,11 @@ local function take_set(given, text)
   given.set[#given.set + 1] = {axis, words}
 end
 
+local function take_world(given, text)
+  options.whole("world", 1)(given, text)
+  given.set[#given.set + 1] = {"world", text}
+end
+
 -- "60s", "5x" or both -> {seconds = the most, times = the most in multiples of the estimate}
 local function take_timeout(given, text)
   given.timeout = {}
@@ -103,6 +108,7 @@ options.CELL = {
   {name = "device", argument = "D", completes = DEVICE,
     text = "the device of every cell: cpu, cuda:0, cuda:h200 to plan only (default: the script's, or cpu)"},
   options.set,
+  {name = "world", argument = "N", take = take_world, text = "ranks that train each cell together: short for --set world=N"},
   {name = "case", argument = "TEXT", completes = {of = "case"}, text = "only cells whose name contains it"},
   options.safe,
 }

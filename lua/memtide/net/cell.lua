@@ -110,6 +110,18 @@ local OF_TRAINING = {"weights", "schedule", "batch", "accumulate", "precision", 
 -- Keys of a cell that trainings say for themselves, and those that mean nothing for a round
 local SAID_BY_EACH, NOT_OF_ROUNDS = {"model", "input", "loss", "weights"}, {"classes", "target", "test_data", "epochs"}
 
+-- What several ranks do not train together
+local OF_ONE_RANK = {"trainings", "gradient_exponents"}
+
+local function check_ranks(self)
+  local world = self.values.world or 1
+  for _, key in ipairs(OF_ONE_RANK) do
+    if world > 1 and self.values[key] then
+      util.fail_at(self.experiment.where, 'experiment: "%s" is not offered with several ranks: expected world = 1, found %d', key, world)
+    end
+  end
+end
+
 local function check_several(self)
   local v, where = self.values, self.experiment.where
   if not v.trainings or not v.round then
@@ -294,6 +306,7 @@ function cell.build(self)
   local v = self.values
   cards.settle(v, self.experiment:says "framework")
   if self.experiment:says "link" then links.of(v.link) end -- raises where it is none
+  check_ranks(self)
   cell.count_steps(self)
   if v.trainings or v.round then build_several(self) else build_one(self) end
   return self

@@ -117,6 +117,7 @@ end
 -- -> {step = {seconds, seconds_min, seconds_p90} of whole steps, timed: the same of the sums of the ops of a step,
 -- ops = {...}, ops_seconds: the sum of their medians, timing_seconds: of one timing, taken off, steps}
 function profile.measure(self, roof)
+  settings.check_one_rank("profile", self.values)
   local device = cell.device(self.values.device)
   local loader <close> = util.must(cell.loader(self))
   local runtime <close> = util.must(core.runtime{programs = {self.program}, allocator = self.values.allocator,

@@ -160,6 +160,13 @@ function settings.check(where, place, name, value)
   util.fail_at(where, "%s: %s: %s", place, name, wrong or ("expected %s, found %s"):format(expected, literal.of(value)))
 end
 
+-- Raises if what this process computes by itself is asked for several ranks. place: what the message calls it.
+function settings.check_one_rank(place, values)
+  if (values.world or 1) == 1 then return end
+  util.fail("%s: world: expected 1, found %d: this is one process; several ranks train the cells of an experiment, by memtide run",
+    place, values.world)
+end
+
 -- The settings that core.compile takes, from a cell's values.
 function settings.for_core(values)
   local out = {}

@@ -57,6 +57,7 @@ local function values_of(place, given, common)
     local own, name = given[setting.name], setting.name
     if own == nil then values[name] = common[name] else values[name] = settings.check(core.where(), place, name, own) end
   end
+  settings.check_one_rank(place, values)
   if not given.loss then values.mode = "eval" end
   return values
 end

@@ -28,7 +28,9 @@ end
 local SAID = {
   {"process rank (%d+) with PID %d+ on node %S+ exited on signal (%d+)", "killed by signal %s"},
   {"Process name: %[%[%d+,%d+%],(%d+)%]%s+Exit code:%s+(%d+)", "ended with exit status %s"},
-  {"task (%d+): (%u[%a ]+)", "%s"},
+  {"tasks? (%d+)[%d,%-]*: (Killed)", "killed by signal 9"},
+  {"tasks? (%d+)[%d,%-]*: Exited with exit code (%d+)", "ended with exit status %s"},
+  {"tasks? (%d+)[%d,%-]*: (%u[%w %(%)]*)", "%s"}, -- "Segmentation fault (core dumped)", "Out Of Memory"
 }
 
 local LAST_WORDS = 2 -- seconds in which ranks that are ended say what they were doing: less than the pool's patience
@@ -80,6 +82,13 @@ local function ended(process, note)
   return {status = "crashed", reason = cause .. during, code = cause:find "signal 9$" and "killed" or "crash"}
 end
 
+-- The next message of rank 0; nil: none is complete. Raises where what was started is no rank.
+local function heard(read, bytes)
+  local good, said = util.try(read, nil, bytes)
+  if good then return said end
+  error(util.failure(("%s has said what is no rank's message: %s"):format(launcher(1)[1], util.cut((bytes or ""):match "[^\n]*")), "unsupported"), 0)
+end
+
 -- How many processes this one was started with, by mpirun or srun
 function ranks.started_with()
   for _, name in ipairs{"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE"} do
@@ -105,14 +114,14 @@ function ranks.run(world, message, progress)
     local _, signal = core.poll({process}, LOOK)
     if signal then end_with(process, world, progress) end
     local bytes = process:receive()
-    local said = read(bytes)
+    local said = heard(read, bytes)
     while said do
       if said.word == "note" then
         note = ("%s %d of %d"):format(said.text, said.i, said.n)
         progress(said.text, said.i, said.n)
       elseif said.word == "failed" then failed = failed or said
       else found = said.found end
-      said = read()
+      said = heard(read)
     end
     if not bytes then break end
   end
