@@ -47,7 +47,7 @@ typedef struct Fed { const Program *p; int world, rank; } Fed;
 static int feed(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e) {
     const Fed *f = arg;
     Program one = *f->p;
-    const uint32_t first = step * (uint32_t)one.micro_batches + micro;
+    const uint32_t first = step * (uint32_t)(one.micro_batches * one.fed) + micro;
     one.micro_batches = 1;
     return net_feed(&one, first * (uint32_t)f->world + (uint32_t)f->rank, 0, x, t, e);
 }
@@ -130,7 +130,8 @@ static Result *results, *alone;
 static double tolerance(const Settings *s) {
     const PrecisionInfo *info = precision_info(s->precision);
     if (s->mesh.tensor > 1) return info->low == DT_F32 ? 2e-5 : 2e-2;
-    if (info->weights == DT_F32 && s->accumulate == 1 && s->optimizer.rule.clip_norm == 0.0f) return 0;
+    const bool one_order = s->accumulate == 1 || s->mesh.pipeline == s->world;
+    if (info->weights == DT_F32 && one_order && s->optimizer.rule.clip_norm == 0.0f) return 0;
     return info->weights == DT_F32 ? 2e-5 : 2e-2;
 }
 
@@ -148,27 +149,28 @@ static bool as_predicted(int world) {
 
 static void compare(const Network *net, const char *name, int world, const Settings *s) {
     Training one = {net, *s, alone}, many = {net, *s, results};
-    const int tensor = s->mesh.tensor, data = world / tensor;
+    const int tensor = s->mesh.tensor, pipeline = s->mesh.pipeline, data = world / tensor / pipeline;
     char what[200];
-    snprintf(what, sizeof what, "%s, %d x %d ranks, zero %d, %s, accumulate %d, ahead %d, %s", name, data, tensor, s->zero,
-             precision_info(s->precision)->text, s->accumulate, s->gather_ahead, alloc_name(s->allocator));
+    snprintf(what, sizeof what, "%s, %d x %d x %d ranks %s, zero %d, %s, accumulate %d, ahead %d, checkpoint %d, %s", name, pipeline, data, tensor,
+             s->pipeline_schedule == PIPELINE_GPIPE ? "gpipe" : "1f1b", s->zero,
+             precision_info(s->precision)->text, s->accumulate, s->gather_ahead, (int)s->checkpoint, alloc_name(s->allocator));
     many.s.world = world;
     one.s.accumulate *= data;
     one.s.zero = 0;
-    one.s.mesh.tensor = 1;
-    const int well = run_ranks(1, 1, train, &one), all = run_ranks(data, tensor, train, &many);
+    one.s.mesh.tensor = one.s.mesh.pipeline = 1;
+    const int well = run_ranks(1, 1, 1, train, &one), all = run_ranks(data, tensor, pipeline, train, &many);
     if (!ok(well == 1 && all == world, "%s: runs", what)) {
         printf("# %s\n", alone->problem);
         for (int r = 0; r < world; r++) printf("# rank %d: %s\n", r, results[r].problem);
         return;
     }
     const double apart = difference(&results[0], alone);
-    if (!ok(apart <= tolerance(s) && same_everywhere(world) && alone->loss[0] != alone->loss[STEPS - 1],
+    if (!ok(apart <= tolerance(&many.s) && same_everywhere(world) && alone->loss[0] != alone->loss[STEPS - 1],
             "%s: trains as one rank does", what))
         printf("# %g apart; losses %.9g %.9g, alone %.9g %.9g\n", apart, (double)results[0].loss[0],
                (double)results[0].loss[STEPS - 1], (double)alone->loss[0], (double)alone->loss[STEPS - 1]);
-    if (s->zero >= 1 || tensor > 1)
-        ok(results[0].optimizer < alone->optimizer && (results[0].weights < alone->weights || (s->zero < 3 && tensor == 1)),
+    if ((s->zero >= 1 && data > 1) || tensor > 1 || pipeline > 1)
+        ok(results[0].optimizer < alone->optimizer && (results[0].weights < alone->weights || (s->zero < 3 && tensor == 1 && pipeline == 1)),
            "%s: a rank holds less: weights %zu of %zu bytes, states %zu of %zu", what, results[0].weights, alone->weights,
            results[0].optimizer, alone->optimizer);
     if (!ok(as_predicted(world), "%s: predicted is measured on every rank", what))
@@ -251,11 +253,83 @@ static void stages(void) {
     }
 }
 
+static const struct { const char *name, *text; Shape input; int most; } cut[] = {
+    {"a perceptron", "Sequential{Linear(20, 64) ReLU Linear(64, 48) ReLU Linear(48, 32) Tanh Linear(32, 10)}", {2, {4, 20, 1, 1}}, 4},
+    {"images", NET_IMAGES, {4, {3, 3, 12, 12}}, 3},
+    {"GPT", NET_PACKED, {2, {2, 6, 1, 1}}, 4},
+    {"a gated transformer", NET_GATED, {3, {3, 5, 6, 1}}, 4},
+    {"an LSTM", NET_RECURRENT, {3, {3, 5, 6, 1}}, 2},
+    {"a frozen layer", "Sequential{Linear(20, 64)! ReLU Linear(64, 48) ReLU Linear(48, 10)}", {2, {4, 20, 1, 1}}, 3},
+};
+
+static size_t most_of(int world) {
+    size_t most = 0;
+    for (int r = 0; r < world; r++) most = max_size(most, results[r].peak);
+    return most;
+}
+
+static Settings pipeline_settings(int stages, int micro_batches, PipelineSchedule schedule) {
+    Settings s = settings_default();
+    Err e = {0, ""};
+    setting_set_text(&s, setting_find("optimizer"), "SGD", &e);
+    s.optimizer.rule.momentum = 0.9f;
+    s.optimizer.rule.lr = 0.05f;
+    s.mesh.pipeline = stages;
+    s.accumulate = micro_batches;
+    s.pipeline_schedule = schedule;
+    return s;
+}
+
+/* Stages alone, with both schedules: the bits of one rank. 1F1B needs no more memory than GPipe. */
+static void stages_alone(const Network *net, const char *name, int most) {
+    for (int stages = 2; stages <= most; stages++)
+        for (int micro_batches = 1; micro_batches <= 4; micro_batches *= 2) {
+            size_t peak[2];
+            for (int k = 0; k < 2; k++) {
+                Settings s = pipeline_settings(stages, micro_batches, k ? PIPELINE_GPIPE : PIPELINE_1F1B);
+                compare(net, name, stages, &s);
+                peak[k] = most_of(stages);
+            }
+            ok(peak[0] <= peak[1] && (micro_batches < 4 || stages > 2 || peak[0] < peak[1]),
+               "%s, %d stages, %d micro-batches: 1F1B needs %zu bytes, GPipe %zu", name, stages, micro_batches, peak[0], peak[1]);
+        }
+}
+
+/* Stages with the other axes, ZeRO's stages, precisions and checkpoints in turns. */
+static void pipelines(void) {
+    static const Precision precisions[] = {PREC_FP32, PREC_AMP_BF16, PREC_MASTER_BF16, PREC_AMP_FP16};
+    int turn = 0;
+    for (size_t k = 0; k < ARRAY_LEN(cut); k++) {
+        Err e = {0, ""};
+        Network *net = net_new(cut[k].text, CE, cut[k].input, &e);
+        if (!ok(net != NULL, "%s %s", cut[k].name, e.text)) continue;
+        stages_alone(net, cut[k].name, cut[k].most);
+        for (int zero = 0; zero <= 3; zero++, turn++) {
+            const bool frozen = strchr(cut[k].text, '!');
+            Settings s = pipeline_settings(2, 1 + turn % 3, (PipelineSchedule)(turn % 2));
+            s.zero = zero;
+            compare(net, cut[k].name, 4, &s);
+            s.precision = precisions[turn % 4];
+            s.checkpoint = (Checkpoint)(turn % CHECKPOINT_BUDGET);
+            s.optimizer.rule.clip_norm = turn % 2 && !frozen ? 0.5f : 0.0f;
+            s.allocator = (AllocKind)(turn % ALLOC_COUNT);
+            s.gather_ahead = turn % 3;
+            s.bucket_bytes = turn % 2 ? 2000 : 25 << 20;
+            compare(net, cut[k].name, 4, &s);
+            if (k == 1 || k >= 4) continue; /* it has nothing that is divided by features */
+            s.mesh.tensor = 2;
+            compare(net, cut[k].name, turn % 2 ? 8 : 4, &s);
+        }
+        network_free(net);
+    }
+}
+
 int main(void) {
     results = shared_memory(RANKS_MOST * sizeof *results);
     alone = shared_memory(sizeof *alone);
     if (!ok(results && alone, "memory that processes share")) return tap_done();
-    stages();
-    tensors();
+    if (!getenv("ONLY")) stages();
+    if (!getenv("ONLY")) tensors();
+    pipelines();
     return tap_done();
 }

@@ -29,10 +29,12 @@ end
 
 -- ---- what the cell works on
 
--- How the ranks of the cell are arranged: {data = how many have other samples, tensor = how many divide products}
+-- How the ranks of the cell are arranged: {data = how many have other samples, tensor = how many divide products,
+-- pipeline = how many have other layers}
 function cell.mesh(self)
-  local tensor = math.tointeger(tonumber((self.values.mesh or ""):match "tensor=(%d+)" or 1))
-  return {data = math.max(1, (self.values.world or 1) // tensor), tensor = tensor}
+  local function size(axis) return math.tointeger(tonumber((self.values.mesh or ""):match(axis .. "=(%d+)") or 1)) end
+  local tensor, pipeline = size "tensor", size "pipeline"
+  return {data = math.max(1, (self.values.world or 1) // (tensor * pipeline)), tensor = tensor, pipeline = pipeline}
 end
 
 -- Samples of one update, of all ranks together

@@ -58,7 +58,8 @@ local function set_up(comm, message)
   self.values.device, self.rank = message.device, comm:rank()
   if message.batch then self.values.batch = message.batch end
   same_everywhere(comm, "cell", cell.id(self, setup.purpose))
-  util.must(comm:attach(cell.device(self.values.device), cell.mesh(self).tensor))
+  local mesh = cell.mesh(self)
+  util.must(comm:attach(cell.device(self.values.device), mesh.data, mesh.tensor, mesh.pipeline))
   cell.compile(self)
   return self
 end
