@@ -25,15 +25,16 @@ typedef struct Bucket {
 static void send_gradient(Program *p, int param, bool divide, int bucket) {
     const int part = p->params[param].grad;
     const Shard shard = divide ? distribute_shard(p, part) : (Shard){0, 0};
-    const char *path = p->bufs[p->params[param].weight].name;
+    const int weight = p->params[param].weight;
     if (!shard.count && p->bufs[part].carried) {
-        distribute_op(p, OP_all_reduce_, MESH_DATA, NO_BUF, part, bucket, path);
+        distribute_op(p, OP_all_reduce_, MESH_DATA, NO_BUF, part, bucket, p->bufs[weight].name);
         return;
     }
     const int sum = rewrite_successor(p, part, p->bufs[part].dtype, "whole");
     if (p->failed) return;
     if (shard.count) distribute_divide(p, sum, shard);
-    distribute_op(p, shard.count ? OP_reduce_scatter : OP_all_reduce, MESH_DATA, part, sum, bucket, path);
+    distribute_op(p, shard.count ? OP_reduce_scatter : OP_all_reduce, MESH_DATA, part, sum, bucket,
+                  p->bufs[weight].name);
 }
 
 static void send_bucket(Program *p, Bucket *b, bool divide) {

@@ -2,8 +2,8 @@
  * into stages, and lets what crosses a cut go from one rank to the next; gradients go the other way by the op's own rule:
  *
  *     y = linear(x, w)                 y = linear(x, w)                 stage 0
- *     z = linear(y, v)                 y.1 = transfer(y)                from 0 to 1
- *                                      z = linear(y.1, v)               stage 1
+ *     z = linear(y, v)                 y.stage1 = transfer(y)           from 0 to 1
+ *                                      z = linear(y.stage1, v)          stage 1
  *
  * What is read several stages later is handed on by each between, so that a rank talks to its neighbours only. All passes but the
  * last ones see the whole step; pass schedule_stages keeps one rank's part of it.
@@ -151,7 +151,7 @@ static int choose_cuts(Cutting *c, int stages, int *cut, Scratch *s, Err *e) {
 static void cross(Program *p, const Cutting *c, int at, int stage, int *now, int n_bufs) {
     for (int b = 0; b < n_bufs && !p->failed; b++) {
         if (!crosses(p, b) || c->leaf[b] != b || c->first[b] == NO_OP || c->first[b] >= at || c->last[b] < at) continue;
-        const int y = program_buf(p, CAT_ACTIVATIONS, p->bufs[b].shape, p->bufs[b].dtype, "%s.%d", p->bufs[b].name, stage);
+        const int y = program_buf(p, CAT_ACTIVATIONS, p->bufs[b].shape, p->bufs[b].dtype, "%s.stage%d", p->bufs[b].name, stage);
         if (p->failed) return;
         const Buf *from = &p->bufs[b];
         Buf *to = &p->bufs[y];
