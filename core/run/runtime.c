@@ -134,6 +134,8 @@ static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e)
         if (buf->kind != BUF_PERSISTENT && !buf->elsewhere) continue;
         if ((l->slot[b] = slot_of(r, buf)) < 0) return no_memory(e);
         const Buf *first = r->slots[l->slot[b]].buf;
+        if (first->stage != buf->stage)
+            return err_set(e, ERR_SCRIPT, "programs that run together share %s, but other stages of the pipeline have it", buf->name);
         if (first->dtype == buf->dtype && shape_equal(&first->shape, &buf->shape) && first->bytes == buf->bytes) continue;
         char one[SHAPE_TEXT], two[SHAPE_TEXT];
         return err_set(e, ERR_SCRIPT, "programs that run together share %s, but it is %s %s in one and %s %s in another",

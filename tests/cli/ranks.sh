@@ -33,6 +33,23 @@ is "$(column modes.csv rank_peaks | tail -5 | awk 'NF != 2' | wc -l)" 0 "and tha
 less=$(column modes.csv ranks_bytes | sed -n '2,5p' | sort -rnc 2>&1)
 is "$less" "" "each stage needs less than the one before, or as much"
 
+# ---- stages of a pipeline
+sed 's/"modes"/"stages"/; s/^    {case = .*$//' modes.lua >stages.lua
+cat >cases.txt <<'END'
+    {case = "alone", accumulate = 4}, {case = "1f1b", world = 2, mesh = {pipeline = 2}, accumulate = 4},
+    {case = "gpipe", world = 2, mesh = {pipeline = 2}, accumulate = 4, pipeline_schedule = "gpipe"},
+    {case = "both", world = 4, mesh = {data = 2, pipeline = 2}, accumulate = 2},
+END
+sed -i '/cases = {/r cases.txt' stages.lua
+memtide run stages.lua -q
+is $status 0 "stages run"
+is "$(column stages.csv status | sort -u)" ok "each rank needs what was predicted"
+is "$(column stages.csv loss_last | head -3 | sort -u | wc -l)" 1 "two stages give the loss of one rank, bit for bit"
+is "$(column stages.csv effective_batch | sort -u)" 32 "all have as many samples"
+is "$(column stages.csv peak_bytes)" "$(column stages.csv predicted_peak_bytes)" "the largest peak is that of the stage that needs most"
+"$MEMTIDE" run stages.lua -q --csv evaluated.csv --case 1f1b --set mode=eval >/dev/null 2>&1
+is "$(column evaluated.csv reason | grep -c "a pipeline trains")" 1 "a pipeline does not evaluate"
+
 # ---- a rank that fails
 cat >fates.lua <<'END'
 local mt = require "memtide"

@@ -380,10 +380,10 @@ function cell.differences(a, b)
 end
 
 -- The program that evaluates the test data; nil: there are none.
-local function evaluation(self)
+local function evaluation(self, rank)
   if not self.values.test_data or self.values.mode == "eval" then return nil end
   local wanted = settings.for_evaluation(self.values)
-  wanted.rank = self.rank
+  wanted.rank = rank
   return util.must(core.compile(self.network, wanted, cell.device(self.values.device)))
 end
 
@@ -398,22 +398,42 @@ local function compile_eager(self)
   return self
 end
 
--- The programs of the cell's trainings, the first as self.program, and their prediction; `passes`: the text of each
--- training's program after each pass as well.
-function cell.compile(self, passes)
-  assert(self.network and self.values.batch ~= "max")
+-- The programs of one rank, and their prediction
+local function compile_rank(self, rank, passes)
   local v = self.values
-  if v.framework == "pytorch" then return compile_eager(self) end
   for _, one in ipairs(self.trainings) do
     local wanted = self.round and trainings.settings(one) or settings.for_core(v)
-    wanted.rank = self.rank
+    wanted.rank = rank
     local program, text, code = core.compile(one.network, wanted, cell.device(v.device), passes)
     if not program then error(util.failure(text, code), 0) end
     one.program, one.passes = program, text
   end
-  self.program, self.settings, self.eval = self.trainings[1].program, v, evaluation(self)
+  self.program, self.settings, self.eval = self.trainings[1].program, v, evaluation(self, rank)
   self.prediction = cell.predict(self, self.memory)
   return self
+end
+
+-- The first rank of the stage that needs most, or does not fit; all ranks of a stage need the same.
+local function hungriest_rank(self)
+  local mesh, rank, most = cell.mesh(self), 0, -1
+  for stage = 0, mesh.pipeline - 1 do
+    local first = stage * mesh.data * mesh.tensor
+    local found = compile_rank(self, first).prediction
+    if not found.fits then return first end
+    if cell.needs(found) > most then rank, most = first, cell.needs(found) end
+  end
+  return rank
+end
+
+-- The programs of the cell's trainings, the first as self.program, and their prediction; `passes`: the text of each
+-- training's program after each pass as well. Of several ranks those of self.rank or, where none is said, of the one that
+-- needs most.
+function cell.compile(self, passes)
+  assert(self.network and self.values.batch ~= "max")
+  if self.values.framework == "pytorch" then return compile_eager(self) end
+  local rank = self.rank
+  if not rank and cell.mesh(self).pipeline > 1 then rank = hungriest_rank(self) end
+  return compile_rank(self, rank, passes)
 end
 
 -- The programs that share the cell's runtime: of its trainings, then that which evaluates the test data
