@@ -81,14 +81,15 @@ static void find_costs(Cutting *c) {
     }
 }
 
-/* No stage begins after a loss: it is made in the last one. */
+/* No stage begins after a loss: it is made in the last one. Between two places there is something to compute. */
 static void find_places(Cutting *c) {
     const Program *p = c->p;
     bool loss = false;
     c->place[c->places++] = 0;
     for (int i = 1; i < c->n; i++) {
         EACH_OUT(&p->ops[i - 1], k) loss |= p->bufs[p->ops[i - 1].out[k]].loss;
-        if (!loss && !c->closed[i] && c->bytes[i] > 0) c->place[c->places++] = i;
+        const bool work = c->seconds[i] > c->seconds[c->place[c->places - 1]];
+        if (!loss && work && !c->closed[i] && c->bytes[i] > 0) c->place[c->places++] = i;
     }
     c->place[c->places++] = c->n;
 }
@@ -105,9 +106,9 @@ static void find_best(const Cutting *c, int stages, Best *best) {
         for (int to = 0; to < c->places; to++) {
             Best *b = &best[k * c->places + to];
             *b = (Best){0, 0, NO_OP};
-            for (int from = k == 1 ? 0 : k - 1; k && from < (k == 1 ? 1 : to); from++) {
+            for (int from = k - 1; k && from < (k == 1 && to ? 1 : to); from++) {
                 const Best *before = &best[(k - 1) * c->places + from];
-                if (from >= to || (k > 1 && before->before == NO_OP) || c->seconds[c->place[to]] <= c->seconds[c->place[from]]) continue;
+                if (k > 1 && before->before == NO_OP) continue;
                 const double own = stage_seconds(c, from, to);
                 const Best tried = {own > before->slowest ? own : before->slowest, before->bytes + c->bytes[c->place[to]], from};
                 const bool better = tried.slowest < b->slowest || (tried.slowest == b->slowest && tried.bytes < b->bytes);
@@ -123,8 +124,8 @@ static int cannot_cut(const Cutting *c, int stages, Err *e) {
         if (!is_parameter(p, b) || c->last[b] <= c->first[b]) continue;
         if (widest == NO_BUF || c->last[b] - c->first[b] > c->last[widest] - c->first[widest]) widest = b;
     }
-    return err_set(e, ERR_SCRIPT, "mesh: pipeline: the network cannot be cut into %d stages: it has %d places for a cut%s%s", stages,
-                   c->places - 2, widest == NO_BUF ? "" : ", none between the first and the last layer that read ",
+    return err_set(e, ERR_SCRIPT, "mesh: pipeline: expected at most %d stages of this network, found %d%s%s", c->places - 1, stages,
+                   widest == NO_BUF ? "" : "; one stage has all layers that read ",
                    widest == NO_BUF ? "" : p->bufs[widest].name);
 }
 

@@ -105,8 +105,8 @@ static void refused(const char *text, Shape input, const Settings *s, int stages
 static void refusals(void) {
     const Shape x = shape2(2, 8);
     Settings s = settings_default();
-    refused("Sequential{Linear(8, 4)}", x, &s, 3, "cannot be cut into 3 stages");
-    refused("Sequential{Embedding(16, 8) Linear(8, 16, bias=false)& Flatten(0, 1)}", x, &s, 4, "read 0.weight");
+    refused("Sequential{Linear(8, 4)}", x, &s, 3, "expected at most 2 stages of this network, found 3");
+    refused("Sequential{Embedding(16, 8) Linear(8, 16, bias=false)& Flatten(0, 1)}", x, &s, 4, "at most 2 stages of this network, found 4; one stage has all layers that read 0.weight");
     s.eval = true;
     refused(SIX, x, &s, 2, "a pipeline trains");
     s = settings_default();
