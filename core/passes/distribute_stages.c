@@ -171,6 +171,7 @@ static void cross(Program *p, const Cutting *c, int at, int stage, int *now, int
 static int check_settings(const Program *p, const Settings *s, Err *e) {
     const char *problem = s->eval                                 ? "mode: a pipeline trains, and does not evaluate"
                           : s->keep_output || s->keep_gradients   ? "keep_output, keep_gradients: no rank of a pipeline has all of them"
+                          : s->checkpoint == CHECKPOINT_BUDGET    ? "checkpoint: no budget is divided among the stages of a pipeline"
                           : s->offload != OFFLOAD_NONE            ? "offload: activations of a pipeline stay on the device"
                                                                   : NULL;
     for (int i = 0; i < p->n_ops && !problem; i++)

@@ -113,6 +113,10 @@ static void refusals(void) {
     s.offload = OFFLOAD_ALL;
     refused(SIX, x, &s, 2, "offload");
     s = settings_default();
+    s.checkpoint = CHECKPOINT_BUDGET;
+    s.budget = 1 << 30;
+    refused(SIX, x, &s, 2, "no budget");
+    s = settings_default();
     s.keep_gradients = true;
     refused(SIX, x, &s, 2, "keep_gradients");
     s = settings_default();
