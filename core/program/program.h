@@ -1,7 +1,8 @@
 /* program.h: one training step as data: buffers, and a flat list of ops over them.
  *
  * Ops [0, body_end) are the body, which runs once per micro-batch. Ops [body_end, n_ops) run once per step, after the
- * last micro-batch; if there is only one, parameters may be updated in the body. Every temporary buffer is written by
+ * last micro-batch; if there is only one, parameters may be updated in the body. A stage of a pipeline has one body for all
+ * micro-batches (pass schedule_stages). Every temporary buffer is written by
  * exactly one op; operands marked UPDATED in ops.def must be persistent or carried. Passes change a program in place
  * and leave it valid: program_check checks it after each of them. */
 #ifndef MT_PROGRAM_H

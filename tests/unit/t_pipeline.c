@@ -93,6 +93,54 @@ static void schedules(void) {
     network_free(net);
 }
 
+/* What is computed again is not sent again. */
+static void checkpoints(void) {
+    Err e = {0, ""};
+    Network *net = net_new(SIX, "CrossEntropyLoss", shape2(2, 8), &e);
+    for (int stages = 2; stages <= STAGES_MOST; stages++)
+        for (int mode = CHECKPOINT_NONE, plain = 0; mode < CHECKPOINT_BUDGET; mode++) {
+            Program *p[STAGES_MOST] = {NULL};
+            Settings s = settings_default();
+            bool made = true;
+            int transfers = 0;
+            s.accumulate = 2;
+            s.checkpoint = (Checkpoint)mode;
+            for (int r = 0; r < stages; r++) made &= (p[r] = stage_program(net, s, stages, r, &e)) != NULL;
+            const bool end = made && all_end(p, stages, &transfers);
+            if (mode == CHECKPOINT_NONE) plain = transfers;
+            ok(end && transfers == plain, "%d stages, checkpoint %d: %d transfers %s", stages, mode, transfers, e.text);
+            for (int r = 0; r < stages; r++) program_free(p[r]);
+        }
+    network_free(net);
+}
+
+/* The op of that kind along the pipeline, after all ops of the kind `after`: its place; NO_OP: there is none there. */
+static int along_stages(const Program *p, OpKind kind, OpKind after) {
+    int at = NO_OP;
+    for (int i = 0; i < p->n_ops; i++) {
+        if (p->ops[i].kind == kind && p->ops[i].attr.collective.axis == MESH_PIPELINE) at = i;
+        if (p->ops[i].kind == after) at = NO_OP;
+    }
+    return at;
+}
+
+/* An overflow of one stage is one of all, and the norm is that of all stages' gradients. */
+static void joint_updates(void) {
+    Err e = {0, ""};
+    Network *net = net_new(SIX, "CrossEntropyLoss", shape2(2, 8), &e);
+    Settings s = settings_default();
+    s.precision = PREC_AMP_FP16;
+    s.optimizer.rule.clip_norm = 1;
+    for (int stage = 0; stage < 3; stage++) {
+        Program *p = stage_program(net, s, 3, stage, &e);
+        const int overflow = p ? along_stages(p, OP_any_overflow, OP_grad_check) : NO_OP;
+        const int norm = p ? along_stages(p, OP_all_reduce_, OP_grad_square) : NO_OP;
+        ok(overflow != NO_OP && norm > overflow, "stage %d: the stages agree on an overflow and on the norm %s", stage, e.text);
+        program_free(p);
+    }
+    network_free(net);
+}
+
 static void refused(const char *text, Shape input, const Settings *s, int stages, const char *expected) {
     Err e = {0, ""};
     Network *net = net_new(text, "CrossEntropyLoss", input, &e);
@@ -126,6 +174,8 @@ static void refusals(void) {
 
 int main(void) {
     schedules();
+    joint_updates();
+    checkpoints();
     refusals();
     return tap_done();
 }
