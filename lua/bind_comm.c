@@ -72,15 +72,17 @@ static int group_of(Ranks *r, int size, int color, Comm **out, Err *e) {
     return size == 1 || size == r->all->world ? OK : r->all->table->split(r->all, color, out, e);
 }
 
-/* comm:attach(device, tensor) -> true: the device's collective ops are those of these ranks; `tensor` of them that follow each
- * other divide products, the others have other samples */
+/* comm:attach(device, data, tensor, pipeline) -> true: the device's collective ops are those of these ranks, arranged as
+ * MeshSizes says; the sizes multiply to their number */
 static int attach(lua_State *L) {
     Err e;
     Ranks *r = ranks_at(L);
     Device *device = bind_get(L, 2, BOX_DEVICE);
-    const int tensor = (int)luaL_checkinteger(L, 3), data = r->all->world / tensor, at = r->all->rank;
-    int code = group_of(r, data, at % tensor, &r->axis[MESH_DATA], &e);
+    const int data = (int)luaL_checkinteger(L, 3), tensor = (int)luaL_checkinteger(L, 4), pipeline = (int)luaL_checkinteger(L, 5);
+    const int at = r->all->rank;
+    int code = group_of(r, data, at / (data * tensor) * tensor + at % tensor, &r->axis[MESH_DATA], &e);
     if (!code) code = group_of(r, tensor, at / tensor, &r->axis[MESH_TENSOR], &e);
+    if (!code) code = group_of(r, pipeline, at % (data * tensor), &r->axis[MESH_PIPELINE], &e);
     for (int axis = 0; axis < MESH_AXES && !code; axis++)
         if (r->axis[axis]) code = device_join(device, (MeshAxis)axis, r->axis[axis], &e);
     if (code) return bind_fail(L, &e);

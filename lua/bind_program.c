@@ -345,12 +345,13 @@ static int names(lua_State *L) {
     return 1;
 }
 
-/* program:transfer() -> {data = {ranks, stride, sent, received, calls, rounds}, tensor = ...}: what a rank sends in a step to the
+/* program:transfer() -> {data = {ranks, stride, sent, received, calls, rounds}, tensor = ..., pipeline = ...}: what a rank sends in a step to the
  * others along each axis of the mesh, and receives from them, in bytes, and what else program.h says of a Transfer. stride: from
  * one of them to the next */
 static int transfer(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
-    const struct { const char *name; int ranks, stride; } axes[MESH_AXES] = {{"data", p->world, p->tensor}, {"tensor", p->tensor, 1}};
+    const struct { const char *name; int ranks, stride; } axes[MESH_AXES] = {
+        {"data", p->world, p->tensor}, {"tensor", p->tensor, 1}, {"pipeline", p->pipeline, p->world * p->tensor}};
     lua_createtable(L, 0, MESH_AXES);
     for (int axis = 0; axis < MESH_AXES; axis++) {
         const Transfer of = program_transfer(p, (MeshAxis)axis);

@@ -243,10 +243,11 @@ static Source input_at(lua_State *L, int index, const Buf *input, const char *wh
 static int64_t count_samples(lua_State *L, const Program *p, int k, const Source *x) {
     const Buf *input = &p->bufs[p->inputs[k]];
     int64_t per_micro = shape_elements(&input->shape), per_sample = per_micro / input->shape.dim[0];
-    int64_t most = per_micro * p->micro_batches;
+    const int micro_batches = p->micro_batches * p->fed;
+    int64_t most = per_micro * micro_batches;
     char shape[SHAPE_TEXT];
     if (x->count % per_sample != 0 || x->count > most || x->count <= most - per_micro)
-        bind_error(L, "%s: expected %d x %s values, found %I", input->name, p->micro_batches,
+        bind_error(L, "%s: expected %d x %s values, found %I", input->name, micro_batches,
                    shape_text(&input->shape, shape), (LUAI_UACINT)x->count);
     return x->count / per_sample;
 }

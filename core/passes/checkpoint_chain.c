@@ -131,7 +131,8 @@ static void find_lost(const Chain *c, const int *segment, bool *lost) {
     const Program *p = c->p;
     for (int b = 0; b < p->n_bufs; b++) {
         int w = c->writer[b], of = w == NO_OP ? STORED : segment[w];
-        lost[b] = of > 0 || (of == ALONE && program_root(p, p->ops[w].out[0]) == b);
+        const bool own = w != NO_OP && p->ops[w].kind != OP_transfer; /* what another rank has made stays */
+        lost[b] = own && (of > 0 || (of == ALONE && program_root(p, p->ops[w].out[0]) == b));
     }
     for (int b = 0; b < p->n_bufs; b++)
         if (p->bufs[b].keep || p->bufs[b].carried) lost[program_root(p, b)] = false;

@@ -12,7 +12,7 @@
 #include <assert.h>
 #include <string.h>
 
-static bool is_light(const Op *op) { return op->flops <= op->traffic; }
+static bool is_light(const Op *op) { return op->flops <= op->traffic && op->kind != OP_transfer; }
 
 /* How many ops must run again, one after the other, before `buf` is there in the backward pass. 0: it is there;
  * DEEPEST: it cannot be made by such ops. */

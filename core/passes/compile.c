@@ -45,10 +45,10 @@ static int check_losses(const Network *net, const Program *p, const PrecisionInf
 
 static int check_ranks(const Settings *s, Err *e) {
     if (s->rank >= s->world) return err_set(e, ERR_SCRIPT, "rank: expected less than world = %d, found %d", s->world, s->rank);
-    const int data = s->world / s->mesh.tensor;
-    if (s->world % s->mesh.tensor || (s->mesh.data && s->mesh.data != data))
-        return err_set(e, ERR_SCRIPT, "mesh: expected sizes that multiply to world = %d, found data = %d, tensor = %d", s->world,
-                       s->mesh.data ? s->mesh.data : data, s->mesh.tensor);
+    const int64_t others = (int64_t)s->mesh.tensor * s->mesh.pipeline, data = s->world / others;
+    if (s->world % others || (s->mesh.data && s->mesh.data != data))
+        return err_set(e, ERR_SCRIPT, "mesh: expected sizes that multiply to world = %d, found data = %d, tensor = %d, pipeline = %d",
+                       s->world, s->mesh.data ? s->mesh.data : (int)data, s->mesh.tensor, s->mesh.pipeline);
     if (s->world > 1 && s->parts)
         return err_set(e, ERR_SCRIPT, "world: a step that runs in parts is that of one rank: expected world = 1");
     return OK;
@@ -64,8 +64,10 @@ int compile(const Network *net, const Settings *s, Device *device, PassWatch *wa
     p->graph = s->graph;
     p->tensor = s->mesh.tensor;
     p->tensor_rank = s->rank % p->tensor;
-    p->world = s->world / p->tensor;
-    p->rank = s->rank / p->tensor;
+    p->pipeline = s->mesh.pipeline;
+    p->world = s->world / p->tensor / p->pipeline;
+    p->rank = s->rank / p->tensor % p->world;
+    p->stage = s->rank / p->tensor / p->world;
     memcpy(p->scope, s->scope, sizeof p->scope);
     for (int b = 0; b < p->n_bufs; b++) /* a constant is the program's own: its name begins with the scope */
         if (p->bufs[b].constant) memcpy(p->bufs[b].name, program_scoped(p, p->bufs[b].name, name), sizeof name);

@@ -23,8 +23,8 @@ static inline void distribute_op(Program *p, OpKind kind, MeshAxis axis, int in,
     Op *op = program_op(p, kind, path);
     op->in[0] = in;
     op->out[0] = out;
-    op->attr.collective = axis == MESH_DATA ? (CollectiveAttr){p->world, p->rank, bucket, axis}
-                                            : (CollectiveAttr){p->tensor, p->tensor_rank, bucket, axis};
+    const AxisPlace at = program_axis(p, axis);
+    op->attr.collective = (CollectiveAttr){at.world, at.rank, bucket, axis};
     op_cost(p, op);
 }
 

@@ -25,8 +25,8 @@ static int set_size(void *to, const char *name, const char *value, Err *e) {
     MeshSizes *m = to;
     char *end;
     const long size = strtol(value, &end, 10);
-    int *field = !strcmp(name, "data") ? &m->data : !strcmp(name, "tensor") ? &m->tensor : NULL;
-    if (!field) return err_set(e, ERR_SCRIPT, "mesh: expected data and tensor, found %s", name);
+    int *field = !strcmp(name, "data") ? &m->data : !strcmp(name, "tensor") ? &m->tensor : !strcmp(name, "pipeline") ? &m->pipeline : NULL;
+    if (!field) return err_set(e, ERR_SCRIPT, "mesh: expected data, tensor and pipeline, found %s", name);
     if (*end || end == value || size < 1 || size > 1 << 20)
         return err_set(e, ERR_SCRIPT, "mesh: %s: expected a whole number from 1 to %d, found %s", name, 1 << 20, value);
     *field = (int)size;
@@ -34,6 +34,6 @@ static int set_size(void *to, const char *name, const char *value, Err *e) {
 }
 
 int mesh_set(MeshSizes *m, const char *text, Err *e) {
-    *m = (MeshSizes){0, 1};
+    *m = (MeshSizes){0, 1, 1};
     return setting_pairs("mesh: ", text, set_size, m, e);
 }

@@ -60,6 +60,18 @@ typedef enum Offload {
 #undef X
 } Offload;
 
+/* In which order a stage of a pipeline works on the micro-batches of a step.
+ *   schedule: enum, text, order */
+#define PIPELINE_SCHEDULES(X)                                                                   \
+    X(1F1B,  "1f1b",  "one forward, one backward, as soon as the first gradients come back")    \
+    X(GPIPE, "gpipe", "all forward, then all backward")
+
+typedef enum PipelineSchedule {
+#define X(name, text, what) PIPELINE_##name,
+    PIPELINE_SCHEDULES(X)
+#undef X
+} PipelineSchedule;
+
 /* In the order of settings.def's words. marked: where a layer says inplace = true */
 typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
 
@@ -163,9 +175,10 @@ typedef struct GradScaler {
  * growth_interval >= 1. */
 int grad_scaler_set(GradScaler *s, const char *text, Err *e);
 
-/* How the ranks of a training are arranged: rank = data coordinate times tensor, plus tensor coordinate. */
-typedef struct MeshSizes { int data, tensor; } MeshSizes; /* data 0: what is left of world */
-/* From "data=4 tensor=2". ERR_SCRIPT: an unknown name, or a size that is none. */
+/* How the ranks of a training are arranged: rank = (pipeline coordinate times data, plus data coordinate) times tensor, plus
+ * tensor coordinate. */
+typedef struct MeshSizes { int data, tensor, pipeline; } MeshSizes; /* data 0: what is left of world */
+/* From "data=4 tensor=2 pipeline=2". ERR_SCRIPT: an unknown name, or a size that is none. */
 int mesh_set(MeshSizes *m, const char *text, Err *e);
 
 typedef struct Settings {
@@ -181,6 +194,7 @@ typedef struct Settings {
     int loss_chunks;         /* parts of the logits that are there one at a time, at least 1 */
     int world, rank;         /* ranks that train together, at least 1; the one that the program is for, below world */
     MeshSizes mesh;
+    PipelineSchedule pipeline_schedule;
     int zero;                /* ZeRO's stage, 0 to 3 */
     int gather_ahead;        /* layers before its use in which a weight is gathered */
     size_t bucket_bytes;     /* gradients that are sent together */

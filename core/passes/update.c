@@ -46,10 +46,9 @@ static int copies_of(const Program *p, const Buf *grad) {
     return (grad->shard.count ? 1 : p->world) * (grad->slice.parts ? 1 : p->tensor);
 }
 
-/* Emits the sum over the ranks, along both axes, of what each has in `buf`. */
-static void sum_ranks(Program *p, int buf) {
-    if (p->world > 1) distribute_op(p, OP_all_reduce_, MESH_DATA, NO_BUF, buf, 0, "");
-    if (p->tensor > 1) distribute_op(p, OP_all_reduce_, MESH_TENSOR, NO_BUF, buf, 0, "");
+/* Do the ranks along the axis have different gradients, or different elements of them? */
+static bool differ_along(const Program *p, MeshAxis axis) {
+    return program_axis(p, axis).world > 1 && (axis == MESH_PIPELINE || divides(p));
 }
 
 /* Emits the sum of the squares of all gradients; returns its buffer. */
@@ -67,7 +66,8 @@ static int sum_squares(Program *p) {
         op_cost(p, op);
         first = false;
     }
-    if (divided) sum_ranks(p, square);
+    for (int axis = 0; axis < MESH_AXES; axis++)
+        if (differ_along(p, (MeshAxis)axis)) distribute_op(p, OP_all_reduce_, (MeshAxis)axis, NO_BUF, square, 0, "");
     return square;
 }
 
@@ -151,8 +151,8 @@ int pass_update(Program *p, Compile *c) {
     p->first_scale = p->loss_scaling ? s->scaler.init_scale : 1.0f;
     for (int i = 0; i < p->n_params && p->loss_scaling && !p->failed; i++)
         if (p->params[i].grad != NO_BUF) state_op(p, OP_grad_check, p->params[i].grad, s);
-    for (int axis = 0; axis < MESH_AXES && p->loss_scaling && divides(p); axis++)
-        if ((axis == MESH_DATA ? p->world : p->tensor) > 1)
+    for (int axis = 0; axis < MESH_AXES && p->loss_scaling; axis++)
+        if (differ_along(p, (MeshAxis)axis))
             distribute_op(p, OP_any_overflow, (MeshAxis)axis, NO_BUF, p->state, 0, "");
     p->lr = s->scheduled ? number_buf(p, "lr", rule->lr) : NO_BUF;
     int square = rule->clip_norm > 0.0f ? sum_squares(p) : NO_BUF;

@@ -1,8 +1,8 @@
 /* Moves the update of a parameter into the backward pass, to where its gradient is there and nothing reads the
  * parameter any more, so that the gradient can make room early. No number changes, because updates do not depend on
  * each other. They do if all gradients count (a clipped norm, an overflow that skips the update) or several
- * micro-batches are summed up; then all updates stay after the body. So do those whose gradient is kept, and those of
- * small parameters, which a device can update together. */
+ * micro-batches are summed up; then all updates stay after the body. So do those whose gradient is kept, those of
+ * small parameters, which a device can update together, and those of a stage of a pipeline. */
 #include <assert.h>
 
 #include "rewrite.h"
@@ -59,7 +59,7 @@ static void move(const Early *a) {
 }
 
 int pass_update_early(Program *p, Compile *c) {
-    bool together = p->parts || p->micro_batches > 1 || p->loss_scaling || c->settings->optimizer.rule.clip_norm > 0.0f;
+    bool together = p->parts || p->pipeline > 1 || p->micro_batches > 1 || p->loss_scaling || c->settings->optimizer.rule.clip_norm > 0.0f;
     if (!p->updates || together) return OK;
     assert(p->forward_end <= p->body_end && p->body_end < p->n_ops); /* after the update */
     size_t ops = (size_t)p->n_ops;

@@ -97,9 +97,13 @@ typedef struct LossAttr {
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
 typedef struct CountAttr { int32_t by; } CountAttr;      /* the ranks of a training: each draws for its micro-batches */
 /* The axes along which the ranks of a training are arranged */
-typedef enum MeshAxis { MESH_DATA, MESH_TENSOR, MESH_AXES } MeshAxis;
+typedef enum MeshAxis { MESH_DATA, MESH_TENSOR, MESH_PIPELINE, MESH_AXES } MeshAxis;
 /* The ranks that take part, those along an axis, and which of them this is; bucket: ops of one bucket stand together and are sent together */
 typedef struct CollectiveAttr { int32_t world, rank, bucket; MeshAxis axis; } CollectiveAttr;
+/* The stages of a pipeline, from 0, between which a tensor goes */
+typedef struct TransferAttr { int32_t from, to; } TransferAttr;
+/* more: it is not the first micro-batch that the body, which has the ops of several, sums up */
+typedef struct AccumulateAttr { int32_t more; } AccumulateAttr;
 /* first: the first gradient of a step, which the sum starts with; share: multiplies it, so that a gradient which several
  * ranks have counts once in the sum over all */
 typedef struct SquareAttr { int32_t first; float share; } SquareAttr;
@@ -156,6 +160,8 @@ typedef union Attr {
     SquareAttr square;
     CountAttr count;
     CollectiveAttr collective;
+    TransferAttr transfer;
+    AccumulateAttr accumulate;
     ScalerAttr scaler;
 } Attr;
 

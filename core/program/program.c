@@ -20,7 +20,7 @@ Program *program_new(void) {
     Program *p = mem_new(sizeof *p);
     if (!p) return NULL;
     p->target = p->output = p->loss = p->state = p->lr = p->calls = NO_BUF;
-    p->micro_batches = p->world = p->tensor = 1;
+    p->micro_batches = p->fed = p->world = p->tensor = p->pipeline = 1;
     return p;
 }
 
@@ -91,7 +91,7 @@ int program_buf(Program *p, Category category, Shape shape, DType dtype, const c
     b->shape = shape;
     b->dtype = dtype;
     b->alias = NO_BUF;
-    b->param = -1;
+    b->param = b->stage = -1;
     program_resize(p, p->n_bufs);
     return p->n_bufs++;
 }

@@ -1,9 +1,10 @@
 /* program.h: one training step as data: buffers, and a flat list of ops over them.
  *
  * Ops [0, body_end) are the body, which runs once per micro-batch. Ops [body_end, n_ops) run once per step, after the
- * last micro-batch; if there is only one, parameters may be updated in the body. Every temporary buffer is written by
- * exactly one op; operands marked UPDATED in ops.def must be persistent, carried, or temporaries that a copy from the
- * host's memory has made (their update is copied back). Passes change a program in place
+ * last micro-batch; if there is only one, parameters may be updated in the body. A stage of a pipeline has one body for all
+ * micro-batches (pass schedule_stages). Every temporary buffer is written by exactly one op; operands marked UPDATED in ops.def
+ * must be persistent, carried, or temporaries that a copy from the host's memory has made (their update is copied back). Passes
+ * change a program in place
  * and leave it valid: program_check checks it after each of them. */
 #ifndef MT_PROGRAM_H
 #define MT_PROGRAM_H
@@ -60,6 +61,8 @@ typedef struct Buf {
     Shard shard;         /* of the tensor of this shape it has these elements alone, in the order of memory; count 0: all */
     size_t bytes;        /* not rounded up */
     int alias;           /* the root buffer, whose alias is NO_BUF, that this one shares the storage of; or NO_BUF */
+    int stage;           /* the only stage of the pipeline that has it, of a parameter's buffers; -1: each has one */
+    bool elsewhere;      /* that is another one: here it is a temporary that no op uses */
     int param;           /* the number of the parameter that this is, or is the master, gradient or state of; or -1 */
     bool frozen;         /* a parameter that is not trained: it gets no gradient */
     bool wide;           /* a parameter that is fp32 in every precision */
@@ -100,6 +103,8 @@ typedef struct Program {
     int forward_end;   /* ops [0, forward_end) are forward and loss; the rest of the body is backward */
     int micro_batches; /* how often the body runs in a step */
     int inputs[OP_IN], n_inputs;
+    int fed;           /* micro-batches that one run of the body takes: several where it has the ops of each (pass schedule_stages) */
+    int more_inputs;   /* with several: the first of the buffers of all but the last, see program_fed */
     int target, output, loss; /* buffers; target and loss (the output's) may be NO_BUF in evaluation */
     int state;         /* the StepState buffer, NO_BUF until program_state makes it */
     int lr;            /* the learning rate (fp32) if it can change between steps, else NO_BUF (pass update) */
@@ -108,6 +113,7 @@ typedef struct Program {
     char scope[32];    /* a setting: the prefix of the names of state, lr, grad_square and constants */
     int world, rank;   /* of how many ranks that have other samples this is which (a setting) */
     int tensor, tensor_rank; /* of how many ranks that divide products this is which (a setting) */
+    int pipeline, stage;     /* of how many stages, each some layers, this rank has which (a setting) */
     bool graph;        /* a run may record the step and replay it (a setting) */
     bool parts;        /* forward, backward and update can run one by one: gradients persist, and sum up (a setting) */
     bool updates;      /* it changes parameters: set by the update pass */
@@ -140,6 +146,20 @@ Op *program_op(Program *p, OpKind kind, const char *path);
 #define EACH_IN(op, k) for (int k = 0; k < OP_IN; k++) if ((op)->in[k] == NO_BUF) {} else
 #define EACH_OUT(op, k) for (int k = 0; k < OP_OUT; k++) if ((op)->out[k] == NO_BUF) {} else
 
+/* How many ranks there are along an axis, and which of them this is. */
+typedef struct AxisPlace { int rank, world; } AxisPlace;
+static inline AxisPlace program_axis(const Program *p, MeshAxis axis) {
+    return axis == MESH_DATA     ? (AxisPlace){p->rank, p->world}
+           : axis == MESH_TENSOR ? (AxisPlace){p->tensor_rank, p->tensor}
+                                 : (AxisPlace){p->stage, p->pipeline};
+}
+/* How many buffers a micro-batch fills: the inputs and, unless it is absent, the target. */
+static inline int program_fed_buffers(const Program *p) { return p->n_inputs + (p->target != NO_BUF); }
+/* Buffer k of them, of micro-batch `micro` below p->fed. The last one has p->inputs and p->target. */
+static inline int program_fed(const Program *p, int k, int micro) {
+    if (micro + 1 < p->fed) return p->more_inputs + micro * program_fed_buffers(p) + k;
+    return k < p->n_inputs ? p->inputs[k] : p->target;
+}
 /* The buffer whose storage `buf` uses. */
 static inline int program_root(const Program *p, int buf) {
     assert(buf >= 0 && buf < p->n_bufs);

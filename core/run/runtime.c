@@ -42,7 +42,7 @@ static int slot_of(Runtime *r, const Buf *buf) {
     size_t *place = buf->host ? &r->host_persistent : &r->persistent;
     *s = (Slot){.buf = buf, .master = -1, .offset = *place};
     if (!names_add(&r->slot_names, r->n_slots, slot_name, r)) return -1;
-    *place += align_up(buf->bytes, r->device->table->alignment);
+    if (!buf->elsewhere) *place += align_up(buf->bytes, r->device->table->alignment);
     return r->n_slots++;
 }
 
@@ -110,13 +110,12 @@ static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e)
     l->section[SECTION_FORWARD] = (Section){0, p->forward_end, false, NULL};
     l->section[SECTION_BACKWARD] = l->section[SECTION_BACKWARD_MORE] = (Section){p->forward_end, p->body_end, false, NULL};
     for (int axis = 0; axis < MESH_AXES && !r->device->table->dry; axis++) {
-        static const char *const axes[MESH_AXES] = {"data", "tensor"};
+        static const char *const axes[MESH_AXES] = {"data", "tensor", "pipeline"};
         const Comm *comm = r->device->comm[axis];
-        const int is[2] = {comm ? comm->rank : 0, comm ? comm->world : 1};
-        const int wanted[MESH_AXES][2] = {{p->rank, p->world}, {p->tensor_rank, p->tensor}};
-        if (memcmp(is, wanted[axis], sizeof is) != 0)
+        const AxisPlace is = {comm ? comm->rank : 0, comm ? comm->world : 1}, wanted = program_axis(p, (MeshAxis)axis);
+        if (is.rank != wanted.rank || is.world != wanted.world)
             return err_set(e, ERR_SCRIPT, "the program is that of rank %d of %d along the axis %s, but this process is rank %d of %d",
-                           wanted[axis][0], wanted[axis][1], axes[axis], is[0], is[1]);
+                           wanted.rank, wanted.world, axes[axis], is.rank, is.world);
     }
     if (p->n_ops == 0) return err_set(e, ERR_SCRIPT, "the network has nothing to compute");
     int code = placement_build(p, r->device->table->alignment, &l->place, e);
@@ -133,12 +132,14 @@ static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e)
     for (int b = 0; b < p->n_bufs; b++) {
         const Buf *buf = &p->bufs[b];
         l->slot[b] = -1;
-        if (buf->kind != BUF_PERSISTENT) continue;
+        if (buf->kind != BUF_PERSISTENT && !buf->elsewhere) continue;
         if ((l->slot[b] = slot_of(r, buf)) < 0) return no_memory(e);
         const Buf *first = r->slots[l->slot[b]].buf;
         if (first->host != buf->host)
             return err_set(e, ERR_SCRIPT, "programs that run together share %s, but only one has it in the host's memory: their "
                                           "optimizers are paged or not", buf->name);
+        if (first->stage != buf->stage)
+            return err_set(e, ERR_SCRIPT, "programs that run together share %s, but other stages of the pipeline have it", buf->name);
         if (first->dtype == buf->dtype && shape_equal(&first->shape, &buf->shape) && first->bytes == buf->bytes) continue;
         char one[SHAPE_TEXT], two[SHAPE_TEXT];
         return err_set(e, ERR_SCRIPT, "programs that run together share %s, but it is %s %s in one and %s %s in another",
@@ -163,6 +164,7 @@ static int open_memory(Runtime *r, AllocKind kind, Err *e) {
         code = r->device->table->host_alloc(r->device, r->host_bytes, &r->host, e);
     for (int i = 0; i < r->n_slots && !code; i++) {
         Slot *s = &r->slots[i];
+        if (s->buf->elsewhere) continue;
         if (!s->buf->host) code = allocator_get(r->alloc, s->buf->bytes, s->buf->category, s->offset, &s->block, e);
         else if (r->host) s->block.data = (char *)r->host + s->offset;
     }

@@ -78,6 +78,7 @@ static int gather_whole(const Runtime *r, const Buf *b, char *part, char *packed
 static int slot_put(Runtime *r, const Slot *s, const void *packed, Err *e) {
     const DeviceTable *d = r->device->table;
     const Buf *b = s->buf;
+    if (b->elsewhere) return OK;
     char *part = b->slice.parts ? mem_new(slice_bytes(b)) : NULL;
     if (b->slice.parts && !part) return no_memory(e);
     if (part) copy_slice(b, b->slice.index, (char *)packed, part, false);
@@ -88,8 +89,9 @@ static int slot_put(Runtime *r, const Slot *s, const void *packed, Err *e) {
     return code;
 }
 
-/* What lies in the slot, or (s NULL) what was kept of a step -> the whole tensor's bytes. All ranks must ask. */
-static int get_whole(Runtime *r, const Slot *s, const Buf *b, const void *kept, void *packed, Err *e) {
+/* What lies in the slot, or (s NULL) what was kept of a step -> the whole tensor's bytes, on the ranks of the stage that has
+ * it. */
+static int get_own(Runtime *r, const Slot *s, const Buf *b, const void *kept, void *packed, Err *e) {
     const DeviceTable *d = r->device->table;
     char *part = b->slice.parts ? mem_new(slice_bytes(b)) : packed;
     if (!part) return no_memory(e);
@@ -99,6 +101,14 @@ static int get_whole(Runtime *r, const Slot *s, const Buf *b, const void *kept, 
     if (!code) code = gather_whole(r, b, part, packed, e);
     if (b->slice.parts) mem_free(part);
     return code;
+}
+
+/* The same on all ranks, which must all ask. */
+static int get_whole(Runtime *r, const Slot *s, const Buf *b, const void *kept, void *packed, Err *e) {
+    Comm *stages = r->device->comm[MESH_PIPELINE];
+    const int code = b->elsewhere ? OK : get_own(r, s, b, kept, packed, e);
+    if (code || b->stage < 0) return code;
+    return stages->table->broadcast(stages, packed, whole_of(b).bytes, b->stage, e);
 }
 
 static int slot_get(Runtime *r, const Slot *s, void *packed, Err *e) { return get_whole(r, s, s->buf, NULL, packed, e); }
@@ -294,49 +304,44 @@ static int check_indices(const Program *p, int k, void *values, Err *e) {
     return positions ? check_positions(input, values, e) : OK;
 }
 
-/* What a feed fills, inputs and target, in their order: each buffer with its values. */
-typedef struct Fed { int buf; char *values; } Fed;
-
-static int fed_values(const Loaded *l, Fed all[OP_IN + 1]) {
+/* Asks for micro-batch number `at` of those that the body takes, and packs it from *to on, which moves past it. */
+static int stage_one(const Loaded *l, uint32_t step, uint32_t micro, int at, FeedFn *feed, void *arg, char **to, Err *e) {
     const Program *p = l->p;
-    char *at = l->values;
-    int n = 0;
-    for (int k = 0; k <= p->n_inputs; k++) {
-        const int b = k < p->n_inputs ? p->inputs[k] : p->target;
-        if (b == NO_BUF) continue;
-        all[n++] = (Fed){b, at};
-        at += fed_bytes(&p->bufs[b]);
+    const int n = program_fed_buffers(p);
+    char *values[OP_IN + 1], *next = l->values;
+    for (int k = 0; k < n; k++) {
+        values[k] = next;
+        next += fed_bytes(&p->bufs[program_fed(p, k, at)]);
     }
-    return n;
-}
-
-int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t micro, FeedFn *feed, void *arg, Err *e) {
-    const Program *p = l->p;
-    char *to = l->stage[l->next_stage];
-    Fed fed[OP_IN + 1];
-    const int n = fed_values(l, fed);
-    char *t = n > p->n_inputs ? fed[p->n_inputs].values : NULL;
-    assert(!l->staged); /* the next stage is empty */
-    int code = r->device->table->sent(r->device, l->next_stage, e);
-    if (!code) code = feed(arg, step, micro, l->values, t, e);
-    for (int k = 0; k < p->n_inputs && !code; k++) code = check_indices(p, k, fed[k].values, e);
+    char *t = p->target != NO_BUF ? values[p->n_inputs] : NULL;
+    int code = feed(arg, step, micro, l->values, t, e);
+    for (int k = 0; k < p->n_inputs && !code; k++) code = check_indices(p, k, values[k], e);
     if (!code) code = check_labels(p, (const int32_t *)(const void *)t, e);
     for (int k = 0; k < n && !code; k++) {
-        if (!l->life[fed[k].buf].used) continue;
-        (p->bufs[fed[k].buf].dtype == DT_U8 ? view_pack_bytes : view_pack)(&p->bufs[fed[k].buf], fed[k].values, to);
-        to += align_up(p->bufs[fed[k].buf].bytes, STAGE_ALIGNMENT);
+        const int b = program_fed(p, k, at);
+        if (!l->life[b].used) continue;
+        (p->bufs[b].dtype == DT_U8 ? view_pack_bytes : view_pack)(&p->bufs[b], values[k], *to);
+        *to += align_up(p->bufs[b].bytes, STAGE_ALIGNMENT);
     }
+    return code;
+}
+
+int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t run, FeedFn *feed, void *arg, Err *e) {
+    const uint32_t fed = (uint32_t)l->p->fed;
+    char *to = l->stage[l->next_stage];
+    assert(!l->staged); /* the next stage is empty */
+    int code = r->device->table->sent(r->device, l->next_stage, e);
+    for (uint32_t m = 0; m < fed && !code; m++) code = stage_one(l, step, run * fed + m, (int)m, feed, arg, &to, e);
     return code;
 }
 
 int runtime_send(Runtime *r, Loaded *l, Err *e) {
     const char *from = l->stage[l->next_stage];
-    Fed fed[OP_IN + 1];
-    const int n = fed_values(l, fed);
+    const int each = program_fed_buffers(l->p);
     int code = OK;
-    for (int k = 0; k < n && !code; k++) {
-        const int b = fed[k].buf;
-        size_t bytes = l->p->bufs[b].bytes;
+    for (int k = 0; k < each * l->p->fed && !code; k++) {
+        const int b = program_fed(l->p, k % each, k / each);
+        const size_t bytes = l->p->bufs[b].bytes;
         if (!l->life[b].used) continue;
         code = r->device->table->send(r->device, l->next_stage, runtime_data(r, l, b), from, bytes, e);
         from += align_up(bytes, STAGE_ALIGNMENT);

@@ -88,8 +88,8 @@ static inline void *runtime_data(const Runtime *r, const Loaded *l, int b) {
 /* Gives every slot its first values: parameters are drawn from the seed, the others get Buf.first or Buf.constant; and
  * sets the loss scale. */
 int runtime_first_values(Runtime *r, Err *e);
-/* Calls `feed` and packs what it gives into the next stage, which must not be filled. */
-int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t micro, FeedFn *feed, void *arg, Err *e);
+/* Calls `feed` for what run number `run` of the body takes and packs that into the next stage, which must not be filled. */
+int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t run, FeedFn *feed, void *arg, Err *e);
 /* Sends that stage to the input buffers, which must have memory. */
 int runtime_send(Runtime *r, Loaded *l, Err *e);
 /* Copies the kept buffers to the host. */

@@ -43,7 +43,7 @@ static int run_op(Runtime *r, Loaded *l, int i, uint32_t micro, Err *e) {
         a->workspace = runtime_data(r, l, op->workspace);
         a->workspace_bytes = p->bufs[op->workspace].bytes;
     }
-    a->micro = micro > 0;
+    a->micro = micro > 0 || (op->kind == OP_accumulate && op->attr.accumulate.more);
     if (r->device->table->run(r->device, a, e) == OK) return OK;
     return err_prefix(e, "op %d %s %s", i, op_info(op->kind)->name, op->path);
 }

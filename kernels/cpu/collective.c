@@ -170,6 +170,15 @@ int k_cpu_all_gather(const KArgs *a, Err *e) {
 
 int k_cpu_all_gather_(const KArgs *a, Err *e) { return gather(a, &a->all_gather_.y, e); }
 
+/* The axis has one rank for each stage. */
+int k_cpu_transfer(const KArgs *a, Err *e) {
+    Comm *comm = ((const Device *)a->device)->comm[MESH_PIPELINE];
+    const View *x = &a->transfer.x, *y = &a->transfer.y;
+    const TransferAttr *t = &a->attr->transfer;
+    if (x->data) return comm->table->send(comm, x->data, (size_t)x->count * dtype_size(x->dtype), t->to, e);
+    return comm->table->receive(comm, y->data, (size_t)y->count * dtype_size(y->dtype), t->from, e);
+}
+
 int k_cpu_any_overflow(const KArgs *a, Err *e) {
     Comm *comm = comm_of(a);
     StepState *state = a->any_overflow.state.data;

@@ -106,3 +106,10 @@ int k_cuda_all_gather_(const KArgs *a, Err *e) {
     const CollectiveAttr *c = &a->attr->collective;
     return all_gather(a, element(y, shard_of(y->count, c->world, c->rank).first), y, e);
 }
+
+/* ---- from one stage of a pipeline to the next */
+
+int k_cuda_transfer(const KArgs *a, Err *e) {
+    (void)a;
+    return err_set(e, ERR_UNSUPPORTED, "stages of a pipeline on GPUs can be predicted, but not run");
+}

@@ -38,6 +38,27 @@ is "$less" "" "each stage needs less than the one before, or as much"
 memtide predict "$ROOT/experiments/parallel.lua" -q --csv parallel.csv
 is "$status $(grep -c ',predicted,' parallel.csv)" "0 24" "every mode of a deeper network is predicted"
 
+# ---- stages of a pipeline
+sed 's/"modes"/"stages"/; s/^    {case = .*$//' modes.lua >stages.lua
+cat >cases.txt <<'END'
+    {case = "alone", accumulate = 4}, {case = "1f1b", world = 2, mesh = {pipeline = 2}, accumulate = 4},
+    {case = "gpipe", world = 2, mesh = {pipeline = 2}, accumulate = 4, pipeline_schedule = "gpipe"},
+    {case = "both", world = 4, mesh = {data = 2, pipeline = 2}, accumulate = 2},
+END
+sed -i '/cases = {/r cases.txt' stages.lua
+memtide run stages.lua -q
+is $status 0 "stages run"
+is "$(column stages.csv status | sort -u)" ok "each rank needs what was predicted"
+is "$(column stages.csv loss_last | head -3 | sort -u | wc -l)" 1 "two stages give the loss of one rank, bit for bit"
+is "$(column stages.csv effective_batch | sort -u)" 32 "all have as many samples"
+is "$(column stages.csv peak_bytes)" "$(column stages.csv predicted_peak_bytes)" "the largest peak is that of the stage that needs most"
+sed 's/"stages"/"wide"/; s/nn.Linear(48, 10)/nn.Linear(48, 900), nn.Linear(900, 10)/' stages.lua >wide.lua
+"$MEMTIDE" run wide.lua -q --case 1f1b >/dev/null 2>&1
+"$MEMTIDE" predict wide.lua -q --csv foreseen.csv --case 1f1b >/dev/null 2>&1
+is "$(column wide.csv peak_rank) $(column foreseen.csv predicted_peak_bytes)" "1 $(column wide.csv peak_bytes)" "a prediction without a run is that of the hungriest stage"
+"$MEMTIDE" run stages.lua -q --csv evaluated.csv --case 1f1b --set mode=eval >/dev/null 2>&1
+is "$(column evaluated.csv reason | grep -c "a pipeline trains")" 1 "a pipeline does not evaluate"
+
 # ---- a rank that fails
 cat >fates.lua <<'END'
 local mt = require "memtide"

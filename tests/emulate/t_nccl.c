@@ -188,7 +188,7 @@ static void test_ops(void) {
                      late ? ", late" : "");
             setenv("EMULATE_LATE", late ? "1" : "0", 1);
             memset(seen, 0, WORLD * sizeof *seen);
-            if (!ok(run_ranks(WORLD, 1, run_case, &c) == WORLD, "%s runs on %d ranks", what, WORLD))
+            if (!ok(run_ranks(WORLD, 1, 1, run_case, &c) == WORLD, "%s runs on %d ranks", what, WORLD))
                 for (int r = 0; r < WORLD; r++) printf("# rank %d: %s\n", r, seen[r].text);
             for (int r = 0; r < WORLD; r++) {
                 if (seen[r].wrong || strcmp(seen[r].told, c.calls)) printf("# rank %d of %s:\n", r, what);
@@ -242,7 +242,7 @@ static void test_joining(void) {
     for (size_t k = 0; k < ARRAY_LEN(all); k++) {
         Joining j = all[k];
         memset(seen, 0, WORLD * sizeof *seen);
-        is_int(run_ranks(2, 1, try_to_join, &j), 2, j.says[0][0] ? "ranks are refused" : "ranks join");
+        is_int(run_ranks(2, 1, 1, try_to_join, &j), 2, j.says[0][0] ? "ranks are refused" : "ranks join");
         for (int r = 0; r < 2; r++) {
             ok((seen[r].code == OK) == !j.says[r][0], "rank %d ends", r);
             has_text(seen[r].text, j.says[r], "and says why");
@@ -292,15 +292,15 @@ static int not_joined(int rank, Comm *const along[MESH_AXES], void *arg) {
 static void test_failures(void) {
     static char second[] = "ncclReduce:2:4", group[] = "ncclGroupStart:1:3";
     running = &cases[5];
-    is_int(run_ranks(WORLD, 1, end_well, NULL), WORLD, "ranks end");
+    is_int(run_ranks(WORLD, 1, 1, end_well, NULL), WORLD, "ranks end");
     is_str(seen[1].told, "destroy; ", "and leave together");
-    is_int(run_ranks(WORLD, 1, end_well, second), WORLD, "a call of a group fails");
+    is_int(run_ranks(WORLD, 1, 1, end_well, second), WORLD, "a call of a group fails");
     is_int(seen[1].code, ERR_DEVICE, "the op fails");
     has_text(seen[1].text, "NCCL: reduce_scatter: invalid argument: as the test wants", "with NCCL's words");
     is_str(seen[1].told, "abort; ", "and no rank waits for the others at the end");
-    is_int(run_ranks(WORLD, 1, end_well, group), WORLD, "no group begins");
+    is_int(run_ranks(WORLD, 1, 1, end_well, group), WORLD, "no group begins");
     has_text(seen[2].text, "NCCL: reduce_scatter: unhandled error", "nor does the op run");
-    is_int(run_ranks(2, 1, not_joined, NULL), 2, "a GPU that has joined none");
+    is_int(run_ranks(2, 1, 1, not_joined, NULL), 2, "a GPU that has joined none");
     is_int(seen[0].code, ERR_INTERNAL, "has no collective ops");
     has_text(seen[0].text, "this GPU has not joined the ranks", "and says so");
 }

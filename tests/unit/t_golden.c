@@ -83,6 +83,22 @@ static void golden(const char *name, const char *text, Shape input, const Settin
     network_free(net);
 }
 
+/* Every stage of three with four micro-batches, and the second one in the other order: which ops run when, and what is sent. */
+static void pipelines(void) {
+    static const char net[] = "Sequential{Linear(8, 8) Dropout(0.5) Residual{Linear(8, 8)} Linear(8, 4)}";
+    char name[64];
+    for (int rank = 0; rank < 4; rank++) {
+        Settings s = settings_default();
+        setting_set_text(&s, setting_find("optimizer"), "SGD", NULL);
+        s.world = s.mesh.pipeline = 3;
+        s.rank = rank % 3;
+        s.accumulate = 4;
+        s.pipeline_schedule = rank < 3 ? PIPELINE_1F1B : PIPELINE_GPIPE;
+        snprintf(name, sizeof name, rank < 3 ? "pipeline_1f1b_stage_%d" : "pipeline_gpipe_stage_%d", s.rank);
+        golden(name, net, shape2(2, 8), &s, "inplace");
+    }
+}
+
 int main(void) {
     const Shape image = shape4(2, 3, 32, 32), small = shape4(2, 3, 12, 12);
     Settings s = settings_default();
@@ -112,6 +128,7 @@ int main(void) {
     golden("article_three_ranks_zero_3", NET_ARTICLE, image, &s, "inplace");
     s.zero = 1;
     golden("article_three_ranks_zero_1", NET_ARTICLE, image, &s, "inplace");
+    pipelines();
     s = settings_default();
     s.eval = true;
     golden("mixed_eval", NET_MIXED, small, &s, "inplace");

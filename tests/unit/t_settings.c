@@ -190,7 +190,7 @@ static void test_table(void) {
         const double number = number_read(setting->initial, &end);
         if (setting->whose == SETTING_OUTER) continue;
         ok(setting_find(setting->name) == setting, "%s is found", setting->name);
-        is_int(end != setting->initial ? setting_set_number(&s, setting, number, &e)
+        is_int(end != setting->initial && !*end ? setting_set_number(&s, setting, number, &e)
                                        : setting_set_text(&s, setting, setting->initial, &e), OK, "its default is set");
         ok(setting->size > 0 && setting->at + setting->size <= sizeof s, "it has a field");
     }

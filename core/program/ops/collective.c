@@ -16,19 +16,35 @@ static bool reduce_scatter_fits(const Operands *o) {
 static bool all_gather_fits(const Operands *o) { return is_shard(o->all_gather.y, o->all_gather.x, &o->attr->collective); }
 static bool all_gather__fits(const Operands *o) { return !o->all_gather_.y->shard.count; }
 
+/* The whole program has both operands, that of one stage has its own. */
+static bool transfer_fits(const Operands *o) {
+    const Buf *x = o->transfer.x, *y = o->transfer.y;
+    return x && y ? fits_whole(o) && x->layout == y->layout : x || y;
+}
+
+/* The gradient goes the other way. */
+static void transfer_gradient(Gradients *g, const Op *f, int dy) {
+    Op back = *f;
+    back.attr.transfer = (TransferAttr){f->attr.transfer.to, f->attr.transfer.from};
+    gradient_by(g, OP_transfer, &back, f->transfer.x, dy, NO_BUF);
+}
+
 /* Every rank reads the sum, and each has made one of its terms. */
 static void all_reduce_gradient(Gradients *g, const Op *f, int dy) { gradient_pass(g, f, f->all_reduce.x, dy); }
 
-static void show(const Attr *a, Line *l) { 
-    static const char *const axes[MESH_AXES] = {"", " tensor"};
+static void show(const Attr *a, Line *l) {
+    static const char *const axes[MESH_AXES] = {"", " tensor", " pipeline"};
     line_put(l, " rank=%d/%d bucket=%d%s", a->collective.rank, a->collective.world, a->collective.bucket, axes[a->collective.axis]);
- }
+}
+
+static void transfer_show(const Attr *a, Line *l) { line_put(l, " from=%d to=%d", a->transfer.from, a->transfer.to); }
 
 const OpRule rule_all_reduce = {all_reduce_fits, NULL, all_reduce_gradient, show};
 const OpRule rule_all_reduce_ = {all_reduce__fits, NULL, NULL, show};
 const OpRule rule_reduce_scatter = {reduce_scatter_fits, NULL, NULL, show};
 const OpRule rule_all_gather = {all_gather_fits, NULL, NULL, show};
 const OpRule rule_all_gather_ = {all_gather__fits, NULL, NULL, show};
+const OpRule rule_transfer = {transfer_fits, NULL, transfer_gradient, transfer_show};
 const OpRule rule_any_overflow = {NULL, NULL, NULL, show};
 
 /* ---- what a rank sends and receives */
@@ -53,6 +69,9 @@ static Transfer summed(Part p, int world) {
     return (Transfer){terms.sent + sums.sent, terms.received + sums.received, 1, 2};
 }
 
+/* From the stage that has x to the one that has y; a rank has one of them. */
+static Transfer handed_on(const Buf *x, const Buf *y) { return (Transfer){x ? (int64_t)x->bytes : 0, y ? (int64_t)y->bytes : 0, 1, 1}; }
+
 Transfer op_transfer(const Program *p, const Op *op) {
     const CollectiveAttr *a = &op->attr.collective;
     const int64_t flag = sizeof(int32_t);
@@ -60,6 +79,8 @@ Transfer op_transfer(const Program *p, const Op *op) {
     case OP_all_reduce: case OP_all_reduce_: return summed(part_of(&p->bufs[op->out[0]], a, false), a->world);
     case OP_reduce_scatter: return scattered(part_of(&p->bufs[op->in[0]], a, true), a->world);
     case OP_all_gather: case OP_all_gather_: return gathered(part_of(&p->bufs[op->out[0]], a, true), a->world);
+    case OP_transfer: return handed_on(op->transfer.x == NO_BUF ? NULL : &p->bufs[op->transfer.x],
+                                       op->transfer.y == NO_BUF ? NULL : &p->bufs[op->transfer.y]);
     case OP_any_overflow: return gathered((Part){a->world * flag, flag}, a->world);
     default: return (Transfer){0, 0, 0, 0};
     }

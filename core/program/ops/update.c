@@ -27,7 +27,11 @@ const OpRule rule_adafactor = {update_fits, NULL, NULL, update_show};
 const OpRule rule_formula = {update_fits, NULL, NULL, update_show};
 const OpRule rule_adam8bit = {adam8bit_fits, NULL, NULL, update_show};
 
-const OpRule rule_accumulate = {fits_elements, NULL, NULL, NULL};
+static void accumulate_show(const Attr *a, Line *l) {
+    if (a->accumulate.more) line_put(l, " more");
+}
+
+const OpRule rule_accumulate = {fits_elements, NULL, NULL, accumulate_show};
 const OpRule rule_grad_check = {NULL, NULL, NULL, NULL};
 const OpRule rule_grad_square = {NULL, NULL, NULL, NULL};
 const OpRule rule_step_begin = {NULL, NULL, NULL, NULL};

@@ -30,10 +30,12 @@ end
 
 -- ---- what the cell works on
 
--- How the ranks of the cell are arranged: {data = how many have other samples, tensor = how many divide products}
+-- How the ranks of the cell are arranged: {data = how many have other samples, tensor = how many divide products,
+-- pipeline = how many have other layers}
 function cell.mesh(self)
-  local tensor = math.tointeger(tonumber((self.values.mesh or ""):match "tensor=(%d+)" or 1))
-  return {data = math.max(1, (self.values.world or 1) // tensor), tensor = tensor}
+  local function size(axis) return math.tointeger(tonumber((self.values.mesh or ""):match(axis .. "=(%d+)") or 1)) end
+  local tensor, pipeline = size "tensor", size "pipeline"
+  return {data = math.max(1, (self.values.world or 1) // (tensor * pipeline)), tensor = tensor, pipeline = pipeline}
 end
 
 -- Samples of one update, of all ranks together
@@ -421,14 +423,19 @@ local function compile_rank(self, rank, wanted)
 end
 
 -- Sets self.alike: {{rank, count, programs}, ...}, a class for ranks that are alike, each with the programs of its first rank.
--- The first class is that of self.rank, and the only one where that is given.
+-- The first class is that of self.rank, and the only one where that is given. Each stage of a pipeline has classes of its own.
 local function compile_ranks(self, passes)
-  local programs = compile_rank(self, self.rank or 0, passes)
+  local programs, mesh = compile_rank(self, self.rank or 0, passes), cell.mesh(self)
   self.alike = {{rank = self.rank or 0, count = 1, programs = programs}}
   if self.values.world == 1 or self.rank or self.values.framework == "pytorch" then return end
-  for i, class in ipairs(util.must(programs[1]:alike{with = table.move(programs, 2, #programs, 1, {})})) do
-    class.programs = i == 1 and programs or compile_rank(self, class.rank)
-    self.alike[i] = class
+  self.alike = {}
+  for first = 0, (mesh.pipeline - 1) * mesh.data * mesh.tensor, mesh.data * mesh.tensor do
+    if first > 0 then programs = compile_rank(self, first) end
+    for i, class in ipairs(util.must(programs[1]:alike{with = table.move(programs, 2, #programs, 1, {})})) do
+      class.rank = class.rank + first
+      class.programs = i == 1 and programs or compile_rank(self, class.rank)
+      self.alike[#self.alike + 1] = class
+    end
   end
 end
 

@@ -58,8 +58,9 @@ local function set_up(comm, message)
   self.values.device, self.values.batch, self.rank = message.device, message.batch, comm:rank()
   cell.build(self)
   same_everywhere(comm, "cell", cell.id(self, setup.purpose))
+  local mesh = cell.mesh(self)
   self.values.device = util.must(comm:device(message.device))
-  util.must(comm:attach(cell.device(self.values.device), cell.mesh(self).tensor))
+  util.must(comm:attach(cell.device(self.values.device), mesh.data, mesh.tensor, mesh.pipeline))
   cell.compile(self)
   return self
 end
