@@ -69,6 +69,15 @@ static inline int op_master(OpKind kind) {
     return op_info(kind)->n_out - 1;
 }
 
+/* Do several ranks take part in it? */
+static inline bool op_exchanges(OpKind kind) {
+    switch (kind) {
+    case OP_all_reduce: case OP_all_reduce_: case OP_reduce_scatter: case OP_all_gather: case OP_all_gather_: case OP_any_overflow:
+    case OP_transfer: return true;
+    default: return false;
+    }
+}
+
 /* ---- attributes of ops, by family */
 
 /* kernel, stride, pad, dilation: rows and columns. divisor: 0: the window's size; fused: ACT_RELU in a maxpool that

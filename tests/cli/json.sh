@@ -8,11 +8,11 @@ local nn, optim = mt.nn, mt.optim
 return mt.experiment{
   name = "typed", input = {4}, classes = 2, loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.01},
   model = function(s)
-    assert(s.rate and s.word and s.flag and s.list)
+    assert(s.rate and s.term and s.flag and s.list)
     return nn.Sequential{nn.Linear(4, s.width, {bias = s.bias}), nn.Linear(s.width, 2)}
   end,
   cases = {{case = "1e3", batch = 8}}, accumulate = 2,
-  sweep = {{"width", {3}}, {"bias", {false, true}}, {"rate", {0.25}}, {"word", {"4"}}, {"flag", {"true"}},
+  sweep = {{"width", {3}}, {"bias", {false, true}}, {"rate", {0.25}}, {"term", {"4"}}, {"flag", {"true"}},
     {"list", {{1, 2}}}},
   steps = 1, warmup = 0,
 }
@@ -24,12 +24,12 @@ import json, sys
 for line in open("out.txt", encoding="utf-8"): print(*(repr(json.loads(line).get(name)) for name in sys.argv[1:]))
 ' "$@"
 }
-names="case batch accumulate graph inplace checkpoint width bias rate word flag list repeat peak_bytes"
+names="case batch accumulate graph inplace checkpoint width bias rate term flag list repeat peak_bytes"
 memtide run typed.lua --json -q
 values $names >fresh.txt
-is "$(sed 's/ [0-9]*$//' fresh.txt)" "'1e3 width=3 bias=false rate=0.25 word=4 flag=true list={1, 2}' 8 2 True 'marked' \
+is "$(sed 's/ [0-9]*$//' fresh.txt)" "'1e3 width=3 bias=false rate=0.25 term=4 flag=true list={1, 2}' 8 2 True 'marked' \
 'none' 3 False 0.25 '4' 'true' '{1, 2}' 1
-'1e3 width=3 bias=true rate=0.25 word=4 flag=true list={1, 2}' 8 2 True 'marked' 'none' 3 True 0.25 '4' 'true' '{1, 2}' 1" \
+'1e3 width=3 bias=true rate=0.25 term=4 flag=true list={1, 2}' 8 2 True 'marked' 'none' 3 True 0.25 '4' 'true' '{1, 2}' 1" \
     "numbers, flags and words"
 memtide run typed.lua --json -q
 is "$(values $names)" "$(cat fresh.txt)" "a row that is read back has the same values"

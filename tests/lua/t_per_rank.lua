@@ -136,7 +136,7 @@ local shown = run(("fit %s --world 1,2,5 --zero 3 --memory 200kB"):format(script
 tap.has(shown, least and ("%d rank"):format(least) or "none of these", "the smallest number of ranks")
 tap.has(run(("fit %s --world 2 --memory 20kB"):format(script)), "none of these", "or that none holds it")
 for _, case in ipairs{
-  {"--world 0", "--world: expected a whole number from 1"}, {"--world 2 --zero 4", "--zero: expected a whole number from 0 to 3"},
+  {"--world 0", "--world: expected a whole number of at least 1"}, {"--world 2 --zero 4", "--zero: expected a whole number from 0 to 3"},
   {"--zero 1", "--zero: expected --world beside it"}, {"--world 2 --device pytorch:t4", "expected --memory in place"},
 } do
   local said, ended = run(("fit %s %s"):format(script, case[1]))

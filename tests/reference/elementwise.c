@@ -86,4 +86,4 @@ void ref_randn(Ref *r) {
     }
 }
 
-void ref_count_call(Ref *r) { r->count_call.calls.at[0] += 1; }
+void ref_count_call(Ref *r) { r->count_call.calls.at[0] += r->attr->count.by; }

@@ -204,7 +204,7 @@ void ref_grad_check(Ref *r) {
 void ref_grad_square(Ref *r) {
     if (r->attr->square.first) r->grad_square.square.at[0] = 0;
     const Tensor *g = &r->grad_square.g;
-    for (int64_t i = 0; i < g->count; i++) r->grad_square.square.at[0] += g->at[i] * g->at[i];
+    for (int64_t i = 0; i < g->count; i++) r->grad_square.square.at[0] += (double)r->attr->square.share * g->at[i] * g->at[i];
 }
 
 void ref_step_begin(Ref *r) {

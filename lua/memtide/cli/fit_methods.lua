@@ -153,7 +153,7 @@ local function room_of(device, memory) return memory or cards.device(device):inf
 local function solve(experiment, given, devices)
   local now, lines = {method = given.method[1]}, {}
   local made = fine_tuned(experiment, adapters_of(given), now)
-  local one = selection.new(made, nil, {set = given.set, case = given.case}):cell(1)
+  local one = selection.new(made, nil, {set = given.world and fit_ranks.set_of(given) or given.set, case = given.case}):cell(1)
   local length = length_of(one)
   if given.seq and not length then
     util.fail_usage("fit: --seq: the script has no option that says how many tokens a sample has: expected one of the name %s",

@@ -32,8 +32,6 @@ local function take(name)
 end
 
 ranks.options = {
-  {name = "world", argument = "N,N", take = take "world",
-    text = "the largest batch of each rank on so many ranks, and how many hold the training: with --zero"},
   {name = "zero", argument = "N,N", take = take "zero", text = "with --world: stages of ZeRO (0,1,2,3)"},
 }
 
@@ -73,10 +71,18 @@ function ranks.text_of(line)
   return ("%d, %s"):format(line.batch, util.show_bytes(line.bytes))
 end
 
+-- What --set says but of world, whose numbers fit tries by itself
+function ranks.set_of(given)
+  local set = {}
+  for _, one in ipairs(given.set) do if one[1] ~= "world" then set[#set + 1] = one end end
+  return set
+end
+
 -- {{lines of a cell: each number of ranks with each stage}, ...}
 local function solve(experiment, given)
   for name, value in pairs{world = given.world[1], zero = 0, batch = 1} do experiment:set(name, {value}) end
-  local cells, groups = selection.new(experiment, nil, given), {}
+  local asked = setmetatable({set = ranks.set_of(given)}, {__index = given})
+  local cells, groups = selection.new(experiment, nil, asked), {}
   for i = 1, cells:count() do
     local one = cells:cell(i)
     cards.settle(one.values, experiment:says "framework")

@@ -42,8 +42,14 @@ local function take_set(given, text)
   given.set[#given.set + 1] = {axis, words}
 end
 
+-- "2,4" -> given.world = {2, 4}, and the axis of that name
 local function take_world(given, text)
-  options.whole("world", 1)(given, text)
+  local list = {}
+  for word in (text .. ","):gmatch "([^,]*)," do
+    options.whole("world", 1)(given, word)
+    list[#list + 1] = given.world
+  end
+  given.world = list
   given.set[#given.set + 1] = {"world", text}
 end
 
@@ -108,7 +114,8 @@ options.CELL = {
   {name = "device", argument = "D", completes = DEVICE,
     text = "the device of every cell: cpu, cuda:0, cuda:h200 to plan only (default: the script's, or cpu)"},
   options.set,
-  {name = "world", argument = "N", take = take_world, text = "ranks that train each cell together: short for --set world=N"},
+  {name = "world", argument = "N,N", take = take_world,
+    text = "ranks that train each cell together, as --set world=N,N; of fit: the largest batch on so many, and how many hold the training"},
   {name = "case", argument = "TEXT", completes = {of = "case"}, text = "only cells whose name contains it"},
   options.safe,
 }
