@@ -33,7 +33,7 @@ is "$(sed 's/ [0-9]*$//' fresh.txt)" "'1e3 width=3 bias=false rate=0.25 term=4 f
     "numbers, flags and words"
 memtide run typed.lua --json -q
 is "$(values $names)" "$(cat fresh.txt)" "a row that is read back has the same values"
-has "$(sed -n 3p typed.csv)" ',true,true,true,"{1, 2}",0.25,3,4,ok,' "in the file they are words"
+has "$(sed -n 3p typed.csv)" ',true,true,true,"{1, 2}",0.25,4,3,ok,' "in the file they are words"
 memtide run typed.lua --set inplace=true --set checkpoint=1MiB --json -q
 is "$(values inplace checkpoint)" "$(printf 'True 1048576\nTrue 1048576')" "of settings that have words, too"
 
