@@ -94,7 +94,7 @@ memtide run fates.lua -q --retry none --timeout 8s
 is $status 1 "a sweep whose ranks fail"
 reason() { grep "^fates,$1" fates.csv; }
 for expected in "killed=crashed,rank 2: killed by signal 9" "crashed=crashed,2nd attempt: rank 1: killed by signal 11" \
-    "left=crashed,2nd attempt: rank 1: ended with exit status 7" "hung=timeout,\"no end after 8 s while rank 0 was building, for which the others waited" "raised=error,rank 1: fates.lua:" "spoke=ok" \
+    "left=crashed,2nd attempt: rank 1: ended with exit status 7" "hung=timeout," "raised=error,rank 1: fates.lua:" "spoke=ok" \
     "another network=error,\"rank" "fine=ok"; do
     case $(reason "${expected%%=*}") in
     *,"${expected#*=}"*) result 0 "$expected" ;;
@@ -102,6 +102,15 @@ for expected in "killed=crashed,rank 2: killed by signal 9" "crashed=crashed,2nd
     esac
 done
 is "$(wc -l <fates.csv)" 9 "one row each"
+# mpirun may end before it has forwarded the last words of a rank
+named=$(reason hung) tries=1
+until echo "$named" | grep -q "while rank 0 was building, for which the others waited" || [ $tries -ge 4 ]; do
+    tries=$((tries + 1))
+    rm -f hung.csv
+    "$MEMTIDE" run fates.lua -q --csv hung.csv --case hung --timeout 4s >/dev/null 2>&1 </dev/null
+    named=$(grep "^fates,hung" hung.csv)
+done
+has "$named" "while rank 0 was building, for which the others waited" "a rank that hangs is named"
 running() {
     for process in /proc/[0-9]*; do
         [ "$(readlink "$process/cwd" 2>/dev/null)" = "$PWD" ] || continue
