@@ -345,24 +345,23 @@ static int names(lua_State *L) {
     return 1;
 }
 
-/* program:transfer() -> {data = {ranks, stride, sent, received, calls, rounds}, tensor = ..., pipeline = ...}: what a rank sends in a step to the
- * others along each axis of the mesh, and receives from them, in bytes, and what else program.h says of a Transfer. stride: from
- * one of them to the next */
+/* program:transfer() -> {data = {ranks, stride, sent, received, calls, rounds}, tensor = ..., pipeline = ...}: what a rank sends
+ * in a step to the others along each axis of the mesh, and receives from them, in bytes, and what else program.h says of a
+ * Transfer. stride: from one of them to the next */
 static int transfer(lua_State *L) {
     const Program *p = bind_get(L, 1, BOX_PROGRAM);
-    const struct { const char *name; int ranks, stride; } axes[MESH_AXES] = {
-        {"data", p->world, p->tensor}, {"tensor", p->tensor, 1}, {"pipeline", p->pipeline, p->world * p->tensor}};
+    const int strides[MESH_AXES] = {[MESH_DATA] = p->tensor, [MESH_TENSOR] = 1, [MESH_PIPELINE] = p->world * p->tensor};
     lua_createtable(L, 0, MESH_AXES);
     for (int axis = 0; axis < MESH_AXES; axis++) {
         const Transfer of = program_transfer(p, (MeshAxis)axis);
         lua_createtable(L, 0, 6);
-        bind_set_integer(L, "ranks", axes[axis].ranks);
-        bind_set_integer(L, "stride", axes[axis].stride);
+        bind_set_integer(L, "ranks", program_axis(p, (MeshAxis)axis).world);
+        bind_set_integer(L, "stride", strides[axis]);
         bind_set_integer(L, "sent", of.sent);
         bind_set_integer(L, "received", of.received);
         bind_set_integer(L, "calls", of.calls);
         bind_set_integer(L, "rounds", of.rounds);
-        lua_setfield(L, -2, axes[axis].name);
+        lua_setfield(L, -2, mesh_axis_name((MeshAxis)axis));
     }
     return 1;
 }

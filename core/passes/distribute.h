@@ -1,5 +1,6 @@
-/* distribute.h: private to the passes that divide a training among ranks. All ranks have the same ops in the same order; what
- * differs is which shard of a tensor is a rank's own. */
+/* distribute.h: private to the passes that divide a training among ranks. Up to pass schedule_stages, which keeps a
+ * rank's stage of a pipeline, all ranks have the same ops in the same order; what differs is which part of a tensor is a
+ * rank's own. */
 #ifndef MT_DISTRIBUTE_H
 #define MT_DISTRIBUTE_H
 
@@ -18,7 +19,8 @@ static inline void distribute_divide(Program *p, int buf, Shard shard) {
     program_resize(p, buf);
 }
 
-/* Emits a collective op among the ranks along that axis; in: NO_BUF for one that updates `out`. bucket: see CollectiveAttr. On failure as program_op. */
+/* Emits a collective op among the ranks along that axis; in: NO_BUF for one that updates `out`. bucket: see CollectiveAttr. On
+ * failure as program_op. */
 static inline void distribute_op(Program *p, OpKind kind, MeshAxis axis, int in, int out, int bucket, const char *path) {
     Op *op = program_op(p, kind, path);
     op->in[0] = in;

@@ -25,7 +25,14 @@ static int set_size(void *to, const char *name, const char *value, Err *e) {
     MeshSizes *m = to;
     char *end;
     const long size = strtol(value, &end, 10);
-    int *field = !strcmp(name, "data") ? &m->data : !strcmp(name, "tensor") ? &m->tensor : !strcmp(name, "pipeline") ? &m->pipeline : NULL;
+    int *field = NULL;
+    const struct { const char *name; int *size; } axes[] = {
+#define X(axis, name, what) {#name, &m->name},
+        MESH(X)
+#undef X
+    };
+    for (size_t i = 0; i < ARRAY_LEN(axes); i++)
+        if (!strcmp(axes[i].name, name)) field = axes[i].size;
     if (!field) return err_set(e, ERR_SCRIPT, "mesh: expected data, tensor and pipeline, found %s", name);
     if (*end || end == value || size < 1 || size > 1 << 20)
         return err_set(e, ERR_SCRIPT, "mesh: %s: expected a whole number from 1 to %d, found %s", name, 1 << 20, value);

@@ -105,9 +105,29 @@ typedef struct LossAttr {
 } LossAttr;
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
 typedef struct CountAttr { int32_t by; } CountAttr;      /* the ranks of a training: each draws for its micro-batches */
-/* The axes along which the ranks of a training are arranged */
-typedef enum MeshAxis { MESH_DATA, MESH_TENSOR, MESH_PIPELINE, MESH_AXES } MeshAxis;
-/* The ranks that take part, those along an axis, and which of them this is; bucket: ops of one bucket stand together and are sent together */
+/* The axes along which the ranks of a training are arranged: enum, name, and what differs from rank to rank */
+#define MESH(X)                                        \
+    X(DATA, data, "samples")                           \
+    X(TENSOR, tensor, "features and heads of a layer") \
+    X(PIPELINE, pipeline, "layers")
+
+typedef enum MeshAxis {
+#define X(axis, name, what) MESH_##axis,
+    MESH(X)
+#undef X
+    MESH_AXES
+} MeshAxis;
+static inline const char *mesh_axis_name(MeshAxis axis) {
+    static const char *const names[] = {
+#define X(axis, name, what) #name,
+        MESH(X)
+#undef X
+    };
+    assert((unsigned)axis < MESH_AXES);
+    return names[axis];
+}
+/* The ranks along that axis take part, and this is one of them; bucket: ops of one bucket stand together and are sent
+ * together */
 typedef struct CollectiveAttr { int32_t world, rank, bucket; MeshAxis axis; } CollectiveAttr;
 /* The stages of a pipeline, from 0, between which a tensor goes */
 typedef struct TransferAttr { int32_t from, to; } TransferAttr;

@@ -110,12 +110,11 @@ static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e)
     l->section[SECTION_FORWARD] = (Section){0, p->forward_end, false, NULL};
     l->section[SECTION_BACKWARD] = l->section[SECTION_BACKWARD_MORE] = (Section){p->forward_end, p->body_end, false, NULL};
     for (int axis = 0; axis < MESH_AXES && !r->device->table->dry; axis++) {
-        static const char *const axes[MESH_AXES] = {"data", "tensor", "pipeline"};
         const Comm *comm = r->device->comm[axis];
         const AxisPlace is = {comm ? comm->rank : 0, comm ? comm->world : 1}, wanted = program_axis(p, (MeshAxis)axis);
         if (is.rank != wanted.rank || is.world != wanted.world)
             return err_set(e, ERR_SCRIPT, "the program is that of rank %d of %d along the axis %s, but this process is rank %d of %d",
-                           wanted.rank, wanted.world, axes[axis], is.rank, is.world);
+                           wanted.rank, wanted.world, mesh_axis_name((MeshAxis)axis), is.rank, is.world);
     }
     if (p->n_ops == 0) return err_set(e, ERR_SCRIPT, "the network has nothing to compute");
     int code = placement_build(p, r->device->table->alignment, &l->place, e);

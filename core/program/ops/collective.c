@@ -33,8 +33,9 @@ static void transfer_gradient(Gradients *g, const Op *f, int dy) {
 static void all_reduce_gradient(Gradients *g, const Op *f, int dy) { gradient_pass(g, f, f->all_reduce.x, dy); }
 
 static void show(const Attr *a, Line *l) {
-    static const char *const axes[MESH_AXES] = {"", " tensor", " pipeline"};
-    line_put(l, " rank=%d/%d bucket=%d%s", a->collective.rank, a->collective.world, a->collective.bucket, axes[a->collective.axis]);
+    const CollectiveAttr *c = &a->collective;
+    line_put(l, " rank=%d/%d bucket=%d", c->rank, c->world, c->bucket);
+    if (c->axis != MESH_DATA) line_put(l, " %s", mesh_axis_name(c->axis));
 }
 
 static void transfer_show(const Attr *a, Line *l) { line_put(l, " from=%d to=%d", a->transfer.from, a->transfer.to); }
