@@ -45,10 +45,10 @@ END
 set -- run chaos.lua -q --retry none --try-oom --memory 64KiB --timeout "${TIMEOUT:-5s}"
 total=$((10 * CELLS))
 
-# Without what differs from one run to the next: times, and the step in which a cell died
+# Without what differs from one run to the next: times, how many of them count, and the step in which a cell died
 rows() {
     awk -F, -v OFS=, '
-        NR == 1 { for (i = 1; i <= NF; i++) if ($i ~ /_ms|samples_per_s|untracked|device_used/) drop[i] = 1 }
+        NR == 1 { for (i = 1; i <= NF; i++) if ($i ~ /_ms|^steps$|samples_per_s|untracked|device_used/) drop[i] = 1 }
         { for (i in drop) $i = ""; gsub(/step [0-9]+ of/, "step of"); gsub(/20[0-9-]+T[0-9:]+Z/, ""); print }' "$1" |
         sort
 }
