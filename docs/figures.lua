@@ -11,7 +11,8 @@
 -- interpreter that may have torch, and MEMTIDE_PLAN is none, so that a prediction is the same wherever it is made.
 --
 -- A comment at the command's end marks what the test does not run: "# (minutes)" takes long, "# (measured)" prints what
--- another run or another machine prints otherwise, "# (needs PyTorch)" is left out where $PYTHON has no torch. Several figures
+-- another run or another machine prints otherwise, "# (needs PyTorch)" is left out where $PYTHON has no torch, "# (needs bf16)" where
+-- the processor has no instructions for bf16, since products then need more workspace. Several figures
 -- of one measurement read its file:
 --
 --   <!-- data experiments/results/article-cpu.csv: memtide run experiments/article.lua --csv $FILE # (minutes) -->
@@ -26,7 +27,7 @@
 -- TEXT: those in whose "PAGE: COMMAND" it is, such as "article.md"; --quick: those that the test runs; --list: which they are
 local figures = {}
 
-local MARKS = {minutes = "(minutes)", measured = "(measured)", torch = "(needs PyTorch)"}
+local MARKS = {minutes = "(minutes)", measured = "(measured)", torch = "(needs PyTorch)", bf16 = "(needs bf16)"}
 local GOOD = {[0] = true, [5] = true, [6] = true}
 
 local function read(path)
@@ -187,14 +188,31 @@ local function make(one)
   return true
 end
 
-local function has_torch() return first_line "${PYTHON:-python3} -c 'import torch; print(1)'" == "1" end
+-- What a figure may need of where it is made, by its mark
+local NEEDS = {
+  torch = {lack = "$PYTHON has no torch",
+    is_here = function() return first_line "${PYTHON:-python3} -c 'import torch; print(1)'" == "1" end},
+  bf16 = {lack = "this processor computes bf16 in fp32",
+    is_here = function() return not (output_of "memtide devices" or ""):find "^cpu[^\n]*bf16[^\n]* emulated" end},
+}
+
+-- Why a figure cannot be made here; nil: it can.
+local function lacking(one)
+  for mark, need in pairs(NEEDS) do
+    if one[mark] then
+      if need.here == nil then need.here = need.is_here() end
+      if not need.here then return need.lack end
+    end
+  end
+end
 
 -- Does the test run it?
-function figures.is_quick(one) return not (one.file or one.minutes or one.measured or one.torch) end
+function figures.is_quick(one) return not (one.file or one.minutes or one.measured or one.torch or lacking(one)) end
 
 -- What became of it, in words; nil: its command fails.
-local function update(one, torch)
-  if one.torch and not torch() then return "left out, $PYTHON has no torch" end
+local function update(one)
+  local why = lacking(one)
+  if why then return "left out, " .. why end
   local done, status = (one.file and make or renew)(one)
   if done == nil then return nil, ("FAILED with status %s"):format(status) end
   return done and "new" or "as it was"
@@ -202,22 +220,18 @@ end
 
 -- words: the arguments; pages: paths. Returns the exit status.
 function figures.main(words, pages)
-  local given, only, known, failed = {}, nil, nil, false
+  local given, only, failed = {}, nil, false
   for _, word in ipairs(words) do
     if word == "--list" or word == "--quick" then given[word] = true
     elseif only or word:find "^%-" then error("expected one text, found " .. word, 0)
     elseif word ~= "" then only = word end
-  end
-  local function torch()
-    if known == nil then known = has_torch() end
-    return known
   end
   for _, path in ipairs(pages) do
     for _, one in ipairs((figures.of_page(path))) do
       local name = ("%s: %s%s"):format(path, one.command, one.comment and " # " .. one.comment or "")
       if (not only or name:find(only, 1, true)) and (not given["--quick"] or figures.is_quick(one)) then
         local said, why
-        if not given["--list"] then said, why = update(one, torch) end
+        if not given["--list"] then said, why = update(one) end
         failed = failed or why ~= nil
         io.stdout:write(said or why or "", (said or why) and ": " or "", name, "\n")
       end

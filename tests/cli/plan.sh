@@ -169,12 +169,17 @@ is "$(test -e late.csv || echo none)" none "without a row"
 
 # ---- a thousand cells
 sed 's/where = .*,$//' small.lua >many.lua
-start=$(date +%s%N)
+# processor time of what has run so far, in ms: other programs do not change it as much as the time of the clock
+spent() {
+    times >times.txt
+    awk 'END { for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); sum += 60000 * t[1] + 1000 * t[2] }; print int(sum) }' times.txt
+}
+before=$(spent)
 memtide predict many.lua -q --csv many.csv --set batch=1..500
-took=$((($(date +%s%N) - start) / 1000000))
+took=$(($(spent) - before))
 is "$(wc -l <many.csv)" 1001 "1,000 cells"
 if [ "${BUILD:-build}" = build ]; then
-    # 2 s where nothing else runs; make overhead measures it
+    # 2 s; make overhead measures it
     result "$((took >= 6000))" "are predicted in under 6 s ($took ms)"
 fi
 

@@ -243,7 +243,7 @@ static double sum_error(Lockstep *l, int from, const View *db, const double *ulp
 /* A sum of n products of numbers up to a and b of either sign, in any order in fp32 on both sides: partial sums are
  * around sqrt(n) a b, and n roundings of these, which are random, are below 2^-24 n a b. TF32 rounds every factor to 11
  * bits. A GPU's library may leave bias and activation to a kernel after its rounding to y's type, or read the bias in
- * that type. */
+ * that type. A sum that begins with the bias is rounded n times as a number of the output's size. */
 static double product_error(Lockstep *l, int k, const double *ulp) {
     Op op = l->p->ops[l->at];
     const View *y = &l->args.out[k - OP_IN];
@@ -257,7 +257,7 @@ static double product_error(Lockstep *l, int k, const double *ulp) {
     double a = magnitude(&l->args.in[0], expected_of(l, 0)), b = weight_magnitude(l);
     double polynomial = fused && fused->act > ACT_LEAKY ? 2e-5 : 0; /* oneDNN's sigmoid, tanh and erf */
     bool biased = op.kind == OP_conv2d || op.kind == OP_linear || op.kind == OP_linear_q || op.kind == OP_conv_transpose;
-    double rounded = biased ? ulp[y->dtype] / 2 * magnitude(y, expected_of(l, k)) : 0;
+    double rounded = biased ? (ulp[y->dtype] / 2 + 0x1p-24 * n) * magnitude(y, expected_of(l, k)) : 0;
     return a * b * (0x1p-23 * (n + 8) + tf32) + polynomial + rounded;
 }
 

@@ -74,29 +74,62 @@ size_t gemm_workspace(const GemmPlan *plan) { return plan->workspace; }
 
 void gemm_close(GemmPlan *plan) { mem_free(plan); }
 
-static double a_at(const GemmCall *c, int64_t i, int64_t l) {
+static float a_at(const GemmCall *c, int64_t i, int64_t l) {
     const Gemm *g = &c->g;
     const int64_t stride = g->a_stride ? g->a_stride : g->a_transposed ? g->m : g->k;
     return dtype_load(g->in, c->a, (size_t)(c->index * g->a_step + (g->a_transposed ? l * stride + i : i * stride + l)));
 }
 
-static double b_at(const GemmCall *c, int64_t l, int64_t j) {
+static float b_at(const GemmCall *c, int64_t l, int64_t j) {
     const Gemm *g = &c->g;
     const int64_t stride = g->b_stride ? g->b_stride : g->b_transposed ? g->k : g->n;
     return dtype_load(g->in, c->b, (size_t)(c->index * g->b_step + (g->b_transposed ? j * stride + l : l * stride + j)));
 }
 
-static void row_compute(const GemmCall *c, int64_t i) {
+/* A tile of D: the sums of its rows and columns, each over all of k in its order. An operand's number is read once per tile,
+ * not once per product. Static, since a kernel allocates nothing. */
+enum { ROWS = 64, COLUMNS = 256, DEPTH = 128 };
+static double sums[ROWS][COLUMNS];
+static float b_part[DEPTH][COLUMNS];
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static void tile_sum(const GemmCall *c, int64_t i0, int64_t rows, int64_t j0, int64_t columns) {
+    const int64_t k = c->g.k;
+    for (int64_t l0 = 0; l0 < k; l0 += DEPTH) {
+        const int64_t depth = least(DEPTH, k - l0);
+        for (int64_t l = 0; l < depth; l++)
+            for (int64_t j = 0; j < columns; j++) b_part[l][j] = b_at(c, l0 + l, j0 + j);
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t l = 0; l < depth; l++) {
+                const double a = a_at(c, i0 + i, l0 + l);
+                for (int64_t j = 0; j < columns; j++) sums[i][j] += a * b_part[l][j];
+            }
+    }
+}
+
+static void tile_compute(const GemmCall *c, int64_t i0, int64_t j0) {
     const Gemm *g = &c->g;
-    bool bias = g->epilogue == GEMM_BIAS || g->epilogue == GEMM_BIAS_RELU;
-    for (int64_t j = 0; j < g->n; j++) {
-        double sum = bias ? dtype_load(g->out, c->vector, (size_t)j) : 0;
-        for (int64_t l = 0; l < g->k; l++) sum += a_at(c, i, l) * b_at(c, l, j);
-        if ((g->epilogue == GEMM_RELU || g->epilogue == GEMM_BIAS_RELU) && sum < 0) sum = 0;
-        const int64_t stride = g->d_stride ? g->d_stride : g->n;
-        const size_t to = (size_t)(c->index * g->d_step + i * stride + j);
-        if (c->add) sum += dtype_load(g->out, c->d, to);
-        dtype_store(g->out, c->d, to, (float)sum);
+    const int64_t rows = least(ROWS, g->m - i0), columns = least(COLUMNS, g->n - j0), stride = g->d_stride ? g->d_stride : g->n;
+    const bool bias = g->epilogue == GEMM_BIAS || g->epilogue == GEMM_BIAS_RELU;
+    const bool relu = g->epilogue == GEMM_RELU || g->epilogue == GEMM_BIAS_RELU;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) sums[i][j] = bias ? dtype_load(g->out, c->vector, (size_t)(j0 + j)) : 0;
+    tile_sum(c, i0, rows, j0, columns);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) {
+            const size_t to = (size_t)(c->index * g->d_step + (i0 + i) * stride + j0 + j);
+            double sum = relu && sums[i][j] < 0 ? 0 : sums[i][j];
+            if (c->add) sum += dtype_load(g->out, c->d, to);
+            dtype_store(g->out, c->d, to, (float)sum);
+        }
+}
+
+static void sum_rows(const GemmCall *c) {
+    for (int64_t i = 0; i < c->g.m; i++) {
+        double sum = 0;
+        for (int64_t l = 0; l < c->g.k; l++) sum += a_at(c, i, l);
+        dtype_store(c->g.out, c->vector, (size_t)i, (float)sum);
     }
 }
 
@@ -104,13 +137,11 @@ static void compute(void *args) {
     GemmCall c = *(const GemmCall *)args;
     emulate_spend(c.seconds);
     if (c.workspace_bytes) memset(c.workspace, 0xEE, c.workspace_bytes);
-    for (c.index = 0; c.index < (c.g.batch ? c.g.batch : 1); c.index++)
-        for (int64_t i = 0; i < c.g.m; i++) {
-            double sum = 0;
-            row_compute(&c, i);
-            for (int64_t l = 0; c.g.epilogue == GEMM_SUM_A && l < c.g.k; l++) sum += a_at(&c, i, l);
-            if (c.g.epilogue == GEMM_SUM_A) dtype_store(c.g.out, c.vector, (size_t)i, (float)sum);
-        }
+    for (c.index = 0; c.index < (c.g.batch ? c.g.batch : 1); c.index++) {
+        for (int64_t i = 0; i < c.g.m; i += ROWS)
+            for (int64_t j = 0; j < c.g.n; j += COLUMNS) tile_compute(&c, i, j);
+        if (c.g.epilogue == GEMM_SUM_A) sum_rows(&c);
+    }
 }
 
 static int enqueue(CudaDevice *c, GemmCall *call, Err *e) {

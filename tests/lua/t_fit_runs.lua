@@ -50,7 +50,7 @@ local function check(experiment, name, room)
     end
   end
   tap.is(bad, 0, ("%s in %s: %d answers run, and none with one sample more"):format(name, util.show_bytes(room), count))
-  tap.ok(count >= 12, "which are many")
+  tap.ok(count >= 8, "which are many") -- how many are not idle depends on the processor's types
 end
 
 -- VGG16's layers with an eighth of its channels, on images of a seventh of the size

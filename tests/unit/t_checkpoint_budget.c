@@ -3,6 +3,8 @@
 #include "checkpoint_nets.h"
 #include "tap.h"
 
+enum { BUDGETS = 50 /* from the least to what no recomputation needs */, NETWORKS = 60 /* random ones */, EACH = 150 /* of their budgets */ };
+
 static void test_budget(void) {
     for (size_t n = 0; n < ARRAY_LEN(nets); n++) {
         Err e = {0};
@@ -17,8 +19,8 @@ static void test_budget(void) {
         is_int(checkpoint(p, &s, &e), ERR_OOM, "a byte less than the least is too little");
         double last = INFINITY;
         int wrong = 0, steps = 0;
-        for (int i = 0; i <= 200; i++) {
-            s.budget = least + (most - least) * (size_t)i / 200;
+        for (int i = 0; i <= BUDGETS; i++) {
+            s.budget = least + (most - least) * (size_t)i / BUDGETS;
             Program *c = after(p, &s, &e);
             double seconds = c ? again_seconds(c) : NAN;
             wrong += !(seconds <= last && arena(c, &s, &e) <= s.budget);
@@ -80,7 +82,7 @@ static double quickest_choice(const Choices *o, size_t budget) {
 
 typedef struct Tally { int budgets, equal, quicker, nets; double least; } Tally;
 
-/* At every 50th of the budgets at which some choice begins to fit. */
+/* At some of the budgets at which some choice begins to fit. */
 static void compare(const Choices *o, const Program *p, Tally *t) {
     Err e = {0};
     Settings s = *o->s;
@@ -89,7 +91,7 @@ static void compare(const Choices *o, const Program *p, Tally *t) {
         if (o->item[i].arena < best) best = o->item[i].arena;
     t->least = fmax(t->least, (double)least / (double)best);
     t->nets++;
-    for (int i = 0; i < o->n; i += 50) {
+    for (int i = 0; i < o->n; i += EACH) {
         if (o->item[i].arena < least) continue;
         s.budget = o->item[i].arena;
         Program *c = after(p, &s, &e);
@@ -133,7 +135,7 @@ static void random_net(char *text, int units) {
 
 static void test_exhaustive(void) {
     Tally t = {0, 0, 0, 0, 1};
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < NETWORKS; i++) {
         char text[1024];
         Err e = {0};
         Chain c = {0};
