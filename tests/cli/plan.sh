@@ -169,14 +169,12 @@ is "$(test -e late.csv || echo none)" none "without a row"
 
 # ---- a thousand cells
 sed 's/where = .*,$//' small.lua >many.lua
-# processor time of what has run so far, in ms: other programs do not change it as much as the time of the clock
-spent() {
-    times >times.txt
-    awk 'END { for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); sum += 60000 * t[1] + 1000 * t[2] }; print int(sum) }' times.txt
-}
-before=$(spent)
+# processor time, which other programs do not change as much as the time of the clock
+spent() { awk 'END { for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); sum += 60000 * t[1] + 1000 * t[2] }; print int(sum) }' "$1"; }
+times >before.txt
 memtide predict many.lua -q --csv many.csv --set batch=1..500
-took=$(($(spent) - before))
+times >after.txt
+took=$(($(spent after.txt) - $(spent before.txt)))
 is "$(wc -l <many.csv)" 1001 "1,000 cells"
 if [ "${BUILD:-build}" = build ]; then
     # 2 s; make overhead measures it

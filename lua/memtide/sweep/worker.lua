@@ -92,7 +92,7 @@ function worker.run(cells, request, tell, device)
     tell.done(columns, code)
   end
   cell.release(self)
-  collectgarbage()
+  if cells.purpose == "run" then collectgarbage() end -- the next cell's step finds the host's memory free of this one's
 end
 
 -- ---- as a process
