@@ -145,7 +145,7 @@ static void test_exhaustive(void) {
         random_net(text, 3 + (int)below(4));
         Program *p = before(text, &s, &e);
         if (!p || !chain_find(&c, p, &memory)) ok(false, "%s: %s", text, e.text);
-        if (p && c.n_cuts <= 10) {
+        if (p && c.n_cuts <= 9) {
             size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->forward_end;
             Choices o = {&c, &s, mem_new(ops * sizeof(int)), mem_new(ops * sizeof(int)), mem_new(bufs * sizeof(int)),
                          mem_new(bufs), mem_new(bufs), mem_new(ops), NULL, 0, 0};
