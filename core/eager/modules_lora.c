@@ -11,12 +11,11 @@ static bool has_dropout(const Layer *l) { return is_kind(l->child[FIRST], "Dropo
 static int first_factor(const Layer *l) { return FIRST + has_dropout(l); }
 static bool is_quantized(const Layer *base) { return bnb_is(base, 4) || bnb_is(base, 8); }
 
-/* lora_B(lora_A(x)) */
+/* lora_B(lora_A(x)); takes the reference to x */
 static Tensor *low_rank(Eager *g, const Layer *l, Tensor *x) {
     const int a = first_factor(l);
-    Tensor *y = module_call(g, l->child[a], &x);
-    tensor_set(g, &y, module_call(g, l->child[a + 1], &y));
-    return y;
+    for (int k = a; k <= a + 1; k++) tensor_set(g, &x, module_call(g, l->child[k], &x));
+    return x;
 }
 
 static Tensor *dropped(Eager *g, const Layer *l, Tensor *x) {
@@ -25,8 +24,7 @@ static Tensor *dropped(Eager *g, const Layer *l, Tensor *x) {
 
 /* lora_B(lora_A(dropout(x))) * scaling */
 static Tensor *adapter(Eager *g, const Layer *l, Tensor *x) {
-    Tensor *from = dropped(g, l, x), *y = low_rank(g, l, from);
-    tensor_drop(g, from);
+    Tensor *y = low_rank(g, l, dropped(g, l, x));
     tensor_set(g, &y, aten_binary_number(g, WITH_MUL, y));
     return y;
 }
@@ -64,7 +62,7 @@ static Tensor *as_linear(Eager *g, const Layer *base, Tensor *w) {
 /* get_lora_weight: lora_B(lora_A(eye)).T, with a graph that nothing uses and that goes with it */
 static Tensor *lora_weight(Eager *g, const Layer *l, ScalarType type) {
     const int64_t in = module_param(g, l->child[first_factor(l)], 0)->size.of[1];
-    Tensor *eye = aten_random(g, "aten::eye", SIZE(in, in), adapter_type(g, l)), *product = low_rank(g, l, eye);
+    Tensor *eye = aten_random(g, "aten::eye", SIZE(in, in), adapter_type(g, l)), *product = low_rank(g, l, tensor_ref(eye));
     Tensor *w = aten_transpose(g, product, 0, 1);
     tensor_drop(g, product);
     tensor_drop(g, eye);
@@ -78,9 +76,8 @@ static Tensor *weight_norm(Eager *g, const Layer *base, Tensor *weight, Tensor *
     tensor_set(g, &w, aten_binary(g, WITH_ADD, w, scaled));
     tensor_drop(g, scaled);
     const ScalarType type = w->type;
-    Tensor *from = g->autocast ? amp_wide(g, w) : tensor_ref(w);
-    Tensor *norm = aten_random(g, "aten::linalg_vector_norm", SIZE(from->size.of[0]), from->type);
-    tensor_drop(g, from);
+    /* autocast asks it for fp32, and casts nothing before it */
+    Tensor *norm = aten_random(g, "aten::linalg_vector_norm", SIZE(w->size.of[0]), g->autocast ? T_FLOAT : type);
     tensor_set(g, &norm, aten_to(g, norm, type));
     tensor_drop(g, w);
     tensor_drop(g, constant);
@@ -105,7 +102,7 @@ static Tensor *dora_output(Eager *g, const Layer *l, Tensor *x, Tensor *result) 
     Tensor *lora = lora_weight(g, l, x->type), *weight = base_weight(g, base, x->type), *norm = weight_norm(g, base, weight, lora);
     Tensor *ratio = aten_binary(g, WITH_DIV, magnitude, norm), *scale = aten_view(g, ratio, SIZE(1, magnitude->size.of[0]));
     tensor_drop(g, ratio);
-    Tensor *lora_result = low_rank(g, l, x);
+    Tensor *lora_result = low_rank(g, l, tensor_ref(x));
     if (has_dropout(l) && g->training) {
         Tensor *w = as_linear(g, base, weight);
         base_result = aten_linear(g, x, w, NULL);

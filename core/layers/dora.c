@@ -59,15 +59,16 @@ int layer_dora_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
-/* The norms of the rows of w + scaling b a. What was derived of codes follows b, in the order of the base's parameters. */
+/* The norms of the rows of w + scaling b a. What was derived of codes follows w, in the order of the base's parameters. */
 static int emit_norm(Lower *lw, const Layer *l, const DoraParts *parts) {
-    const int bias = dora_bias_of(lw->net, parts);
-    int of[OP_IN] = {lw->param[dora_weight_of(parts)], lw->param[parts->a->param[0]], lw->param[parts->b->param[0]]}, n = 3;
+    const int bias = dora_bias_of(lw->net, parts), operands = op_info(OP_dora_norm)->n_in;
+    int of[OP_IN] = {lw->param[parts->a->param[0]], lw->param[dora_weight_of(parts)]}, n = 2;
     Attr a;
     memset(&a, 0, sizeof a);
     a.dora.scaling = (float)options_float(&l->options, "scaling");
-    if (lw->net->params[dora_weight_of(parts)].quantized.format)
-        for (int k = bias < 0 ? 1 : 2; k < parts->base->n_params; k++) of[n++] = lw->param[parts->base->param[k]];
+    for (int k = bias < 0 ? 1 : 2; k < parts->base->n_params; k++) of[n++] = lw->param[parts->base->param[k]];
+    while (n < operands - 1) of[n++] = NO_BUF;
+    of[n++] = lw->param[parts->b->param[0]];
     const Shape features = shape1(l->out.dim[l->out.rank - 1]);
     return lower_emit(lw, OP_dora_norm, l, of, n, lower_temp(lw, l, "norm", features, NULL, DT_F32), &a);
 }

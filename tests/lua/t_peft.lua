@@ -42,6 +42,24 @@ local function norm(trainer, names)
   return sum ^ 0.5
 end
 
+-- The norm of what one step of SGD with lr = 1 changes, by kind of adapter: that of its gradients
+local function gradients_of(case, x, labels)
+  local model, input, loss = model_of(case.config, case.options)
+  local trainer <close> = assert(mt.trainer{model = model, input = input, loss = loss, batch = SAMPLES, optimizer = optim.SGD{lr = 1}})
+  fill(trainer)
+  local before, sums = {}, {}
+  for _, param in ipairs((trainer:parameters())) do
+    if param.trainable then before[param.name] = trainer:read(param.name) end
+  end
+  assert(trainer:step(x, labels))
+  for name, old in pairs(before) do
+    local kind, new = name:match "%.(lora_[%w_]+)%.default", trainer:read(name)
+    for i, value in ipairs(old) do sums[kind] = (sums[kind] or 0) + (value - new[i]) ^ 2 end
+  end
+  for kind, sum in pairs(sums) do sums[kind] = sum ^ 0.5 end
+  return sums
+end
+
 local function labels_of(trainer, x)
   local _, shape = trainer:predict(x)
   local labels = {}
@@ -58,6 +76,14 @@ local function names_of(trainer, trained)
   local names = {}
   for _, param in ipairs((trainer:parameters())) do
     if not trained or param.trainable then names[#names + 1] = param.name end
+  end
+  return names
+end
+
+local function magnitudes_of(trainer)
+  local names = {}
+  for _, name in ipairs(names_of(trainer)) do
+    if name:find("lora_magnitude_vector", 1, true) then names[#names + 1] = name end
   end
   return names
 end
@@ -90,6 +116,13 @@ for _, case in ipairs(cases) do
   near(norm(trainer, names_of(trainer, true)), case.norm, 1e-4, case.name .. ": adapters after the steps")
   tap.is(trainer:memory().peak.bytes, trainer:predicted().peak.bytes, case.name .. ": peak as predicted")
 
+  local gradients = gradients_of(case, x, labels)
+  for kind, wanted in pairs(case.gradients) do
+    near(gradients[kind] or 0, wanted, 1e-4, ("%s: gradients of %s"):format(case.name, kind))
+    gradients[kind] = nil
+  end
+  tap.is(next(gradients), nil, case.name .. ": no gradients of other kinds")
+
   local to = folder .. "/" .. case.name
   assert(trainer:save_adapter(to))
   local found, wanted = shapes_of(to .. "/adapter_model.safetensors"), 0
@@ -121,6 +154,23 @@ for _, case in ipairs(cases) do
   assert(trainer:save(file))
   assert(again:load(file))
   tap.is(again:evaluate(x, labels), expected, case.name .. ": all parameters, saved and loaded")
+
+  if case.options.use_dora then -- magnitudes that nobody trained follow the weights that are loaded, trained ones stay
+    local fresh <close> = assert(mt.trainer{model = model_of(case.config, case.options), input = input, loss = loss, batch = SAMPLES,
+      optimizer = optim.AdamW{lr = 0.01}})
+    local bare <close> = assert(mt.trainer{model = model_of(case.config), input = input, loss = loss, batch = SAMPLES, optimizer = optim.AdamW{}})
+    fill(bare)
+    assert(bare:save(file))
+    local own = norm(fresh, magnitudes_of(fresh))
+    assert(fresh:load(file))
+    tap.ok(math.abs(norm(fresh, magnitudes_of(fresh)) - own) > 1e-3, case.name .. ": a base that is loaded brings its magnitudes")
+    near(norm(fresh, magnitudes_of(fresh)), case.magnitudes, 1e-6, case.name .. ": magnitudes of the base")
+    near(fresh:evaluate(x, labels), bare:evaluate(x, labels), 1e-6, case.name .. ": a fresh adapter changes nothing")
+    assert(fresh:step(x, labels))
+    local trained = norm(fresh, magnitudes_of(fresh))
+    assert(fresh:load(file))
+    tap.is(norm(fresh, magnitudes_of(fresh)), trained, case.name .. ": magnitudes that were trained stay")
+  end
 end
 
 -- ---- with every other technique: predicted as measured, and the same loss where only memory is saved
@@ -224,8 +274,9 @@ tap.has(message_of(elsewhere.load_adapter, elsewhere, to), "does not fit this tr
   "an adapter of other layers")
 local kept = text_of(first, ADAPTER)
 for _, damage in ipairs{
-  {"peft_type: expected \"LORA\"", '{"peft_type": "IA3"}'}, {"use_dora: expected false", '{"peft_type": "LORA", "use_dora": true}'},
-  {"bias: expected \"none\"", '{"bias": "all"}'}, {"adapter_config.json", '{"r": '}, {"expected an object", "[1]"},
+  {"peft_type: expected \"LORA\"", '{"peft_type": "IA3"}'}, {"use_dora: expected false, as mt.peft.lora was given it, found true",
+    '{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_dora": true}'},
+  {"use_qalora: expected false", '{"peft_type": "LORA", "use_qalora": true}'}, {"bias: expected \"none\"", '{"bias": "all"}'}, {"adapter_config.json", '{"r": '}, {"expected an object", "[1]"},
 } do
   write(to .. "/adapter_config.json", damage[2])
   tap.has(message_of(first.load_adapter, first, to), damage[1], "adapter_config.json: " .. damage[2])

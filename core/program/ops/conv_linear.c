@@ -210,7 +210,7 @@ static bool dora_norm_fits(const Operands *o) {
     const Shape whole = shape2(b->shape.dim[0], a->shape.dim[1]);
     return dtype_is_float(a->dtype) && dtype_is_float(b->dtype) && elements(o->dora_norm.norm) == whole.dim[0] &&
            (plain ? dtype_is_float(w->dtype) && shape_equal(&w->shape, &whole) && !memcmp(w->order, a->order, sizeof w->order)
-                  : quantized_fits(w, o->in + 3, whole.dim[0], whole.dim[1]));
+                  : quantized_fits(w, o->in + 2, whole.dim[0], whole.dim[1]));
 }
 
 static double dora_norm_flops(const Operands *o) {

@@ -63,7 +63,7 @@ end
 function adapters.check_config(folder, config)
   local found = adapters.read_config(folder)
   for _, field in ipairs(MEANS) do
-    local expected, value = literal.of(config[field] or 0), literal.of(found[field] or 0)
+    local expected, value = literal.of(config[field] or false), literal.of(found[field] or false)
     if expected ~= value then
       fail(folder .. "/" .. adapters.CONFIG, "%s: expected %s, as mt.peft.lora was given it, found %s", field, expected, value)
     end
