@@ -185,27 +185,38 @@ end
 
 local BASE, ADAPTER = "model.layers.0.self_attn.q_proj.base_layer.weight", "model.layers.0.self_attn.q_proj.lora_A.default.weight"
 local x, y = values.tokens(4 * 24), values.tokens(4 * 24)
-for _, precision in ipairs{"fp32", "amp_bf16", "amp_fp16", "bf16", "master_bf16"} do
-  local usual
-  for _, more in ipairs{{}, {checkpoint = "all"}, {checkpoint = "selective"}, {offload = "all"}, {accumulate = 2}, {checkpoint = "sqrt", accumulate = 2}} do
-    local options = {model = llama{lora_dropout = 0.1}, input = {24}, loss = nn.CrossEntropyLoss(), batch = more.accumulate and 2 or 4,
-      optimizer = optim.AdamW{lr = 0.01}, precision = precision, seed = 3}
-    for key, value in pairs(more) do options[key] = value end
-    local name = precision
-    for key, value in pairs(more) do name = name .. " " .. key .. "=" .. tostring(value) end
-    local trainer <close> = assert(mt.trainer(options))
-    local before, losses = text_of(trainer, BASE), {}
-    for i = 1, 4 do losses[i] = assert(trainer:step(x, y)) end
-    if not more.accumulate then
-      usual = usual or losses
-      tap.is(table.concat(losses, " "), table.concat(usual, " "), name .. ": losses")
+local function techniques(what, make, precisions)
+  for _, precision in ipairs(precisions) do
+    local usual
+    for _, more in ipairs{{}, {checkpoint = "all"}, {checkpoint = "selective"}, {offload = "all"}, {accumulate = 2}, {checkpoint = "sqrt", accumulate = 2}} do
+      local options = {model = make(), input = {24}, loss = nn.CrossEntropyLoss(), batch = more.accumulate and 2 or 4,
+        optimizer = optim.AdamW{lr = 0.01}, precision = precision, seed = 3}
+      for key, value in pairs(more) do options[key] = value end
+      local name = what .. " " .. precision
+      for key, value in pairs(more) do name = name .. " " .. key .. "=" .. tostring(value) end
+      local trainer <close> = assert(mt.trainer(options))
+      local before, losses = text_of(trainer, BASE), {}
+      for i = 1, 4 do losses[i] = assert(trainer:step(x, y)) end
+      if not more.accumulate then
+        usual = usual or losses
+        tap.is(table.concat(losses, " "), table.concat(usual, " "), name .. ": losses")
+      end
+      tap.ok(losses[4] < losses[1], name .. ": it learns")
+      tap.is(trainer:memory().peak.bytes, trainer:predicted(4).peak.bytes, name .. ": peak as predicted")
+      tap.is(text_of(trainer, BASE), before, name .. ": the base stays")
     end
-    tap.ok(losses[4] < losses[1], name .. ": it learns")
-    tap.is(trainer:memory().peak.bytes, trainer:predicted(4).peak.bytes, name .. ": peak as predicted")
-    tap.is(text_of(trainer, BASE), before, name .. ": the base stays")
   end
 end
-
+techniques("LoRA", function() return llama{lora_dropout = 0.1} end, {"fp32", "amp_bf16", "amp_fp16", "bf16", "master_bf16"})
+techniques("DoRA", function() return llama{use_dora = true, lora_dropout = 0.1} end, {"fp32", "amp_bf16", "bf16"})
+techniques("DoRA without dropout", function() return llama{use_dora = true, use_rslora = true} end, {"amp_fp16", "master_bf16"})
+local NF4 = {load_in_4bit = true, bnb_4bit_quant_type = "nf4", bnb_4bit_use_double_quant = true}
+for bits, config in pairs{[4] = NF4, [8] = {load_in_8bit = true}} do
+  techniques(("DoRA over %d bits"):format(bits), function()
+    return mt.peft.lora(mt.peft.quantize(mt.models.Llama(SMALL), config), {r = 4, use_dora = true, lora_dropout = 0.1,
+      target_modules = {"q_proj", "v_proj", "down_proj"}})
+  end, {"fp32", "bf16"})
+end
 -- layer:float(): fp32 parameters among 16-bit ones, with fp32 gradients and states; the products have 16 bits all the same.
 local function wide(float)
   local first = nn.Linear(8, 16)
@@ -235,6 +246,20 @@ local lean, all, frozen = categories(llama())
 tap.ok(lean.optimizer < whole.optimizer * (all - frozen) / count * 1.2, "states of the adapters alone")
 tap.ok(lean.gradients < whole.gradients * (all - frozen) / count * 1.2, "gradients of the adapters alone")
 tap.ok(lean.activations < whole.activations, "fewer activations than full training")
+-- DoRA keeps each layer's sum beside it, and never the sum of the weights: three products of 32 or 64 features for 96 samples, norms
+local dora = categories(llama{use_dora = true})
+local kept = 3 * (3 * 96 * 32 * 4 + 3 * 32 * 4)
+tap.ok(dora.activations - lean.activations <= kept, ("DoRA: %d more bytes of activations, at most %d"):format(
+  dora.activations - lean.activations, kept))
+tap.is(dora.gradients - lean.gradients, 3 * 3 * 128, "and the gradients of the magnitudes alone")
+
+-- Weights that share no adapter: a base that is trained, too, is refused, and a magnitude alone is none.
+local thawed = llama{use_dora = true}
+thawed:unfreeze()
+tap.raises("expected a frozen base_layer, found that model.layers.0.self_attn.q_proj.base_layer.weight is trained", "DoRA over a base that is trained",
+  mt.trainer, {model = thawed, input = {24}, loss = nn.CrossEntropyLoss(), optimizer = optim.AdamW{}})
+tap.raises("is a part of what mt.peft.lora makes with use_dora", "nn.DoraLinear alone", mt.trainer,
+  {model = nn.Sequential{nn.Linear(4, 4), nn.DoraLinear{scaling = 1}}, input = {4}, loss = nn.MSELoss(), optimizer = optim.AdamW{}})
 
 -- ---- what is wrong
 
@@ -253,6 +278,7 @@ refuses("layers_to_transform: no layer of that number", "a layer that is not the
 refuses("the model has adapters already", "twice", {target_modules = {"q_proj"}}, llama())
 refuses('init_lora_weights: expected true, false or "gaussian", found pissa', "another initialisation",
   {target_modules = {"q_proj"}, init_lora_weights = "pissa"})
+refuses("use_dora: expected true or false", "use_dora that is no flag", {target_modules = {"q_proj"}, use_dora = 1})
 tap.raises("expected a model, found a number", "no model", mt.peft.lora, 3, {})
 
 local bare <close> = assert(mt.trainer{model = mt.models.Llama(SMALL), input = {24}, loss = nn.CrossEntropyLoss(), optimizer = optim.AdamW{}})
