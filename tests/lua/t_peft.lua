@@ -166,6 +166,15 @@ for _, case in ipairs(cases) do
     tap.ok(math.abs(norm(fresh, magnitudes_of(fresh)) - own) > 1e-3, case.name .. ": a base that is loaded brings its magnitudes")
     near(norm(fresh, magnitudes_of(fresh)), case.magnitudes, 1e-6, case.name .. ": magnitudes of the base")
     near(fresh:evaluate(x, labels), bare:evaluate(x, labels), 1e-6, case.name .. ": a fresh adapter changes nothing")
+    for _, limit in ipairs{{1e-12, case.losses[1], "nothing is dropped: PEFT's loss without dropout"},
+      {1 - 1e-7, bare:evaluate(x, labels), "everything is dropped: the base's loss"}} do
+      local options = {lora_dropout = limit[1]}
+      for key, value in pairs(case.options) do options[key] = value end
+      local dropping <close> = assert(mt.trainer{model = model_of(case.config, options), input = input, loss = loss, batch = SAMPLES,
+        optimizer = optim.AdamW{lr = 0.01}})
+      fill(dropping)
+      near(assert(dropping:step(x, labels)), limit[2], 1e-5, ("%s: lora_dropout = %s, %s"):format(case.name, limit[1], limit[3]))
+    end
     assert(fresh:step(x, labels))
     local trained = norm(fresh, magnitudes_of(fresh))
     assert(fresh:load(file))

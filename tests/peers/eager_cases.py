@@ -690,6 +690,7 @@ SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 ml
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
          "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
          "masked_softcap_all_amp_fp16_train scaled_rows windows lora_amp_bf16 lora_checkpointed_bf16 "
+         "lora_dora_checkpointed_bf16 "
          "optim_paged_adam8bit optim_paged_adamw8bit_small "
          "ddp_normalised_amp_bf16 ddp_view_mlp_accumulate ddp_buckets_model_GPT ddp_buckets_view_mlp_gradients_kept ddp_lstm_wide "
          "ddp_model_Llama_checkpointed_amp_bf16 ddp_accumulate_normalised zero1_view_convnet zero1_last_model_GPT "
