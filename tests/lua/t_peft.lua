@@ -257,15 +257,16 @@ tap.ok(lean.gradients < whole.gradients * (all - frozen) / count * 1.2, "gradien
 tap.ok(lean.activations < whole.activations, "fewer activations than full training")
 -- DoRA keeps each layer's sum beside it, and never the sum of the weights: three products of 32 or 64 features for 96 samples, norms
 local dora = categories(llama{use_dora = true})
-local kept = 3 * (3 * 96 * 32 * 4 + 3 * 32 * 4)
-tap.ok(dora.activations - lean.activations <= kept, ("DoRA: %d more bytes of activations, at most %d"):format(
-  dora.activations - lean.activations, kept))
+local sums = 3 * (3 * 96 * 32 * 4 + 3 * 32 * 4)
+tap.ok(dora.activations - lean.activations <= sums, ("DoRA: %d more bytes of activations, at most %d"):format(
+  dora.activations - lean.activations, sums))
 tap.is(dora.optimizer - lean.optimizer, 2 * 3 * 3 * 128, "and states of the magnitudes alone")
 
 -- A base that is trained, too, is refused, and so are magnitudes by themselves.
 local thawed = llama{use_dora = true}
 thawed:unfreeze()
-tap.raises("expected a frozen base_layer, found that model.layers.0.self_attn.q_proj.base_layer.weight is trained", "DoRA over a base that is trained",
+tap.raises("expected a frozen base_layer, found that model.layers.0.self_attn.q_proj.base_layer.weight is trained",
+  "DoRA over a base that is trained",
   mt.trainer, {model = thawed, input = {24}, loss = nn.CrossEntropyLoss(), optimizer = optim.AdamW{}})
 tap.raises("is a part of what mt.peft.lora makes with use_dora", "nn.DoraLinear alone", mt.trainer,
   {model = nn.Sequential{nn.Linear(4, 4), nn.DoraLinear{scaling = 1}}, input = {4}, loss = nn.MSELoss(), optimizer = optim.AdamW{}})
@@ -311,7 +312,8 @@ local kept = text_of(first, ADAPTER)
 for _, damage in ipairs{
   {"peft_type: expected \"LORA\"", '{"peft_type": "IA3"}'}, {"use_dora: expected false, as mt.peft.lora was given it, found true",
     '{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_dora": true}'},
-  {"use_qalora: expected false", '{"peft_type": "LORA", "use_qalora": true}'}, {"bias: expected \"none\"", '{"bias": "all"}'}, {"adapter_config.json", '{"r": '}, {"expected an object", "[1]"},
+  {"use_qalora: expected false", '{"peft_type": "LORA", "use_qalora": true}'},
+  {"bias: expected \"none\"", '{"bias": "all"}'}, {"adapter_config.json", '{"r": '}, {"expected an object", "[1]"},
 } do
   write(to .. "/adapter_config.json", damage[2])
   tap.has(message_of(first.load_adapter, first, to), damage[1], "adapter_config.json: " .. damage[2])
