@@ -9,6 +9,8 @@
 #include "bind.h"
 #include "bind_program.h"
 #include "base/mem.h"
+#include "math/dora.h"
+#include "run/dora.h"
 #include "io/state_dict.h"
 
 static void release_file(void *content) { safetensors_close(content); }
@@ -225,8 +227,9 @@ static int checksum(lua_State *L) {
 
 /* ---- writing */
 
-/* A product of low rank that a tensor is saved with: + scaling b a, a (r, I) and b (O, r) persistent buffers. */
-typedef struct Adapter { int a, b; double scaling; } Adapter;
+/* A product of low rank that a tensor is saved with: + scaling b a, a (r, I) and b (O, r) persistent buffers; and, of DoRA,
+ * its magnitude, or -1. */
+typedef struct Adapter { int a, b; double scaling; int magnitude; } Adapter;
 
 /* One of the tensors that are saved: a persistent buffer, or with buffer -1 a text. adapter: scaling 0: none */
 typedef struct Saved { int buffer; const char *text; Adapter adapter; } Saved;
@@ -255,19 +258,32 @@ static int values_of(Runtime *r, int i, float **values, Err *e) {
     return *values ? runtime_read(r, 0, b->name, *values, e) : err_set(e, ERR_HOST_MEMORY, "out of host memory");
 }
 
+/* Rows of w get the lengths of the magnitude: factor = magnitude / norm, as PEFT's merge_and_unload */
+static int scale_rows(const Saving *s, int magnitude, const LowRank *l, float *w, Err *e) {
+    float *factor = NULL, *norm = mem_new((size_t)l->out * sizeof *norm);
+    int code = norm ? values_of(s->r, magnitude, &factor, e) : err_set(e, ERR_HOST_MEMORY, "out of host memory");
+    if (!code) {
+        row_norms(l, w, norm);
+        for (int64_t o = 0; o < l->out; o++) factor[o] = dora_factor(factor[o], norm[o]);
+        rows_scale(l, w, factor);
+    }
+    mem_free(norm);
+    mem_free(factor);
+    return code;
+}
+
 /* w (O, I) of `like`, or (I, O) where that lies turned, += scaling b a */
 static int add_adapter(const Saving *s, const Adapter *d, const Buf *like, float *w, Err *e) {
     const Buf *of_a = runtime_persistent(s->r, d->a), *of_b = runtime_persistent(s->r, d->b);
-    const int64_t r = of_a->shape.dim[0], in = of_a->shape.dim[1], out = of_b->shape.dim[0];
+    LowRank l = {of_b->shape.dim[0], of_a->shape.dim[1], of_a->shape.dim[0], like->turned, (float)d->scaling, NULL, NULL};
     float *a = NULL, *b = NULL;
     int code = values_of(s->r, d->a, &a, e);
     if (!code) code = values_of(s->r, d->b, &b, e);
-    for (int64_t o = 0; o < out && !code; o++)
-        for (int64_t i = 0; i < in; i++) {
-            double sum = 0;
-            for (int64_t k = 0; k < r; k++) sum += (double)b[o * r + k] * a[k * in + i];
-            w[like->turned ? i * out + o : o * in + i] += (float)(d->scaling * sum);
-        }
+    if (!code) {
+        l.a = a, l.b = b;
+        low_rank_add(&l, w);
+    }
+    if (!code && d->magnitude >= 0) code = scale_rows(s, d->magnitude, &l, w, e);
     mem_free(a);
     mem_free(b);
     return code;
@@ -302,14 +318,14 @@ static Pair *pairs_at(lua_State *L, int index, int *n) {
     return pairs;
 }
 
-/* Of the tensor of that name, in the table {name = {number of a, of b, scaling}} at `index`, which may be none */
+/* Of the tensor of that name, in the table {name = {number of a, of b, scaling, of magnitude}} at `index`, which may be none */
 static Adapter adapter_of(lua_State *L, int index, const Runtime *r, const char *name) {
-    Adapter d = {0, 0, 0};
+    Adapter d = {0, 0, 0, -1};
     if (!lua_istable(L, index)) return d;
     if (lua_getfield(L, index, name) == LUA_TTABLE) {
-        for (int k = 1; k <= 3; k++) lua_rawgeti(L, -k, k);
-        d = (Adapter){buffer_at(L, r, -3), buffer_at(L, r, -2), luaL_checknumber(L, -1)};
-        lua_pop(L, 3);
+        for (int k = 1; k <= 4; k++) lua_rawgeti(L, -k, k);
+        d = (Adapter){buffer_at(L, r, -4), buffer_at(L, r, -3), luaL_checknumber(L, -2), lua_isnil(L, -1) ? -1 : buffer_at(L, r, -1)};
+        lua_pop(L, 4);
     }
     lua_pop(L, 1);
     return d;
@@ -321,7 +337,7 @@ static TensorEntry entry_at(lua_State *L, const Saving *s, int i, Saved *tensor)
     lua_rawgeti(L, 3, 2 * i + 1);
     lua_rawgeti(L, 3, 2 * i + 2);
     TensorEntry entry = {bind_text_at(L, -2, "name"), TENSOR_U8, shape1(1)};
-    *tensor = (Saved){-1, NULL, {0, 0, 0}};
+    *tensor = (Saved){-1, NULL, {0, 0, 0, -1}};
     if (lua_type(L, -1) == LUA_TSTRING) {
         tensor->text = bind_text_at(L, -1, "text");
         entry.shape = shape1((int64_t)strlen(tensor->text));
@@ -357,6 +373,24 @@ static int save_tensors(lua_State *L) {
     return 1;
 }
 
+/* is_norm(runtime, number) -> does that magnitude of DoRA have the values that it starts as?; set_norm(runtime, number) -> true */
+static int is_norm(lua_State *L) {
+    Err e;
+    bool is = false;
+    Runtime *r = bind_runtime(L, 1);
+    if (runtime_magnitude(r, buffer_at(L, r, 2), &is, &e)) return bind_fail(L, &e);
+    lua_pushboolean(L, is);
+    return 1;
+}
+
+static int set_norm(lua_State *L) {
+    Err e;
+    Runtime *r = bind_runtime(L, 1);
+    if (runtime_magnitude(r, buffer_at(L, r, 2), NULL, &e)) return bind_fail(L, &e);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
 /* updates(runtime, n or nil) -> number of updates made; n sets that number first */
 static int updates(lua_State *L) {
     Runtime *r = bind_runtime(L, 1);
@@ -369,7 +403,7 @@ void bind_open_weights(lua_State *L) {
     static const luaL_Reg methods[] = {{"list", list}, {"metadata", metadata}, {"read", read_tensor},
         {"checksum", file_checksum}, {"bytes", tensor_bytes}, {"finite", tensor_finite}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"safetensors", open_file}, {"persistent", persistent},
-        {"save_tensors", save_tensors}, {"updates", updates}, {"checksum", checksum}, {NULL, NULL}};
+        {"save_tensors", save_tensors}, {"updates", updates}, {"is_norm", is_norm}, {"set_norm", set_norm}, {"checksum", checksum}, {NULL, NULL}};
     bind_type(L, BOX_TENSORS, methods);
     luaL_setfuncs(L, functions, 0);
 }

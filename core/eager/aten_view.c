@@ -74,6 +74,7 @@ Tensor *aten_reshape(Eager *g, Tensor *x, Size size) {
     Tensor *copy = aten_clone(g, x, true);
     contiguous_strides(&size, stride);
     Tensor *y = linked(g, &unsafe_view_rule, copy, tensor_view(g, copy, size, stride));
+    tensor_set(g, &y->base, NULL); /* _unsafe_view: it does not count as a view of the copy */
     tensor_drop(g, copy);
     return y;
 }

@@ -55,6 +55,12 @@ Node *node_new(Eager *g, const NodeRule *rule, Tensor *const *in, int n_in, int 
     return n;
 }
 
+static bool is_gone(const Frame *f, int number) {
+    const Gone *gone = f->gone;
+    while (gone && gone->number != number) gone = gone->next;
+    return gone != NULL;
+}
+
 /* In a checkpoint, in place of saving x as the node's k-th. */
 static void save_in_frame(Eager *g, Node *n, int k, Tensor *x) {
     Frame *f = g->frame;
@@ -63,7 +69,8 @@ static void save_in_frame(Eager *g, Node *n, int k, Tensor *x) {
         n->frame = f;
         n->held[k] = ++f->counted;
     } else if (f->made < f->counted) {
-        f->again[f->made++] = tensor_detach(g, x);
+        *(is_gone(f, f->made) ? &n->saved[k] : &f->again[f->made]) = tensor_detach(g, x);
+        f->made++;
         g->halted = f->made == f->counted;
     }
 }

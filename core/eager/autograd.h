@@ -54,6 +54,9 @@ struct Node {
 /* A layer (end 0), or its children [first, end) one after the other. */
 typedef struct Part { const Layer *layer; int first, end; } Part;
 
+/* Number `number` of a frame, which nobody can ask for any more: its node went in the forward pass. */
+typedef struct Gone { int number; struct Gone *next; } Gone;
+
 /* What a checkpoint keeps in place of what its nodes would save (Eager.frame while it runs): PyTorch's
  * saved_tensors_hooks. What is saved is counted, and kept when all of it is made again. */
 struct Frame {
@@ -65,6 +68,7 @@ struct Frame {
     int counted;          /* tensors that were to be saved */
     int made;             /* of these, how many have been made again */
     Tensor **again;       /* [counted], references; NULL until they are made */
+    Gone *gone;           /* what is made again, too, but not kept: its new node alone holds it */
     void (*make_again)(Eager *g, Frame *f); /* allocates `again` and runs the layer once more */
 };
 

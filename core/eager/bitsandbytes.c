@@ -29,12 +29,17 @@ static Tensor *dequantised(Eager *g, const Layer *l, ScalarType type) {
     return aten_random(g, "bitsandbytes::dequantize_4bit", whole_size(weight_of(g, l)), type);
 }
 
+/* functional.dequantize_4bit(weight, quant_state), in the type that the weight had */
+static Tensor *dequantised_whole(Eager *g, const Layer *l) {
+    Tensor *absmax[2];
+    absmax_of(g, l, false, absmax);
+    Tensor *w = dequantised(g, l, g->low);
+    tensor_drop(g, absmax[0]);
+    return w;
+}
 
 static void apply_matmul4(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    Tensor *absmax[2];
-    absmax_of(g, n->layer, false, absmax);
-    Tensor *w = dequantised(g, n->layer, g->low), *same;
-    tensor_drop(g, absmax[0]);
+    Tensor *w = dequantised_whole(g, n->layer), *same;
     same = aten_to(g, w, dy[0]->type);
     tensor_drop(g, w);
     Tensor *product = aten_matmul(g, dy[0], same);
@@ -112,6 +117,15 @@ static Tensor *matmul8(Eager *g, const Layer *l, Tensor *x) {
 }
 
 /* ---- the layers */
+
+/* Of 8 bits functional.int8_vectorwise_dequant: codes times scales, times 1 / 127, in fp32 */
+Tensor *bnb_dequantized(Eager *g, const Layer *l) {
+    if (bnb_is(l, 4)) return dequantised_whole(g, l);
+    const Size whole = whole_size(weight_of(g, l));
+    Tensor *w = aten_random(g, "aten::mul", whole, T_FLOAT);
+    tensor_set(g, &w, aten_random(g, "aten::mul", whole, T_FLOAT));
+    return w;
+}
 
 Tensor *module_linear_q(Eager *g, const Layer *l, Tensor *const *in) {
     Tensor *bias = options_bool(&l->options, "bias") ? module_param(g, l, 1) : NULL;

@@ -46,6 +46,7 @@ int lora_check(const Layer *l, Err *e);
  * in the order in which it is moved before the codes; returns how many. (Scales of 8 bits are moved after the codes.) */
 enum { BNB_DERIVED = 5 };
 bool bnb_is(const Layer *l, int bits);
+Tensor *bnb_dequantized(Eager *g, const Layer *l); /* its weight as numbers */
 int bnb_derived(const Network *n, int weight, int order[BNB_DERIVED]);
 
 /* in[n_in] are lent; the result is the caller's. */

@@ -53,9 +53,21 @@ void node_drop_frame(Eager *g, Node *n) {
     n->frame = NULL;
 }
 
+/* Tells the frame that what the node would have saved is not asked for. */
+static void tell_frame(Eager *g, const Node *n) {
+    Frame *f = n->frame;
+    for (int k = 0; f && !f->again && k < n->n_saved; k++) {
+        Gone *gone = n->held[k] ? scratch_new(&g->scratch, 1, sizeof *gone) : NULL;
+        if (!gone) continue;
+        *gone = (Gone){n->held[k] - 1, f->gone};
+        f->gone = gone;
+    }
+}
+
 void node_drop(Eager *g, Node *n) {
     if (!n || --n->refs > 0) return;
     assert(n->refs == 0);
+    tell_frame(g, n);
     node_drop_saved(g, n);
     node_drop_frame(g, n);
     angles_drop(g, &n->angles);

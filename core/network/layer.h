@@ -77,6 +77,14 @@ RnnMode layer_rnn_mode(const Layer *l);
 /* Sets how the weight of a linear layer of `in` features starts: as PyTorch's, or as the option `std` says. linear.c */
 int layer_linear_start(const Layer *l, int64_t in, Param *weight, Err *e);
 
+/* What a DoraLinear reads the parameters of, by the names of mt.peft.lora's graph: base_layer, lora_A.default, lora_B.default.
+ * dora_parts: ERR_SCRIPT where one is not there. layers/dora.c */
+typedef struct DoraParts { const Layer *base, *a, *b; } DoraParts;
+int dora_parts(const Layer *l, DoraParts *parts, Err *e);
+/* The base's weight, and its bias or -1, as numbers of Network.params. */
+int dora_weight_of(const DoraParts *parts);
+int dora_bias_of(const Network *n, const DoraParts *parts);
+
 /* "layer 3.body.0 Linear (net.lua:8): <text>" with code ERR_SCRIPT */
 int layer_error(const Layer *l, Err *e, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Sets an output of that shape in PyTorch's feature order. */

@@ -80,6 +80,7 @@ int layer_add(Layer *parent, Layer *child, Err *e) {
     child->from[0] = parent->result[0]; /* a chain, unless layer_wire says otherwise */
     child->n_from = 1;
     child->place = parent->n_child;
+    child->container = parent;
     parent->result[0] = parent->n_child;
     parent->child[parent->n_child++] = child;
     if (parent->depth < child->depth + 1) parent->depth = child->depth + 1;

@@ -44,6 +44,7 @@ typedef struct Layer {
     char name[LAYER_NAME];   /* "conv1", "conv1#2" where it is used again, "relu#1" without a name; "": its number */
     char path[LAYER_PATH];   /* "2", "3.body.0"; "" for the outermost */
     char where[LAYER_WHERE]; /* "article.lua:12" */
+    struct Layer *container; /* the layer whose child it is; NULL: it is the outermost */
     struct Layer **child;
     int n_child, cap_child;
     int depth;               /* levels of layers below it */
@@ -71,14 +72,15 @@ typedef struct Layer {
     int *param, n_params, cap_params; /* the Network.params that it reads itself; its children have their own */
 } Layer;
 
-typedef enum Init { INIT_UNIFORM, INIT_CONSTANT, INIT_NORMAL } Init;
+typedef enum Init { INIT_UNIFORM, INIT_CONSTANT, INIT_NORMAL, INIT_DORA } Init;
 
 /* shape: the weight's, (O, I), that the codes stand for; nested: absmax is of codes, too */
 typedef struct Quantization { QuantFormat format; bool nested; Shape shape; } Quantization;
 
 /* A parameter, or a buffer of a layer (PyTorch's register_buffer): kept like a parameter, but no gradient changes it.
  * It starts uniform in [-bound, bound] (PyTorch's kaiming_uniform with a = sqrt(5) means bound = 1/sqrt(fan_in)), with
- * all elements `bound`, or normal with mean 0 and standard deviation `bound`. */
+ * all elements `bound`, normal with mean 0 and standard deviation `bound`, or (DORA, of DoraLinear) with the norms that follow
+ * from other parameters, of which `bound` is the scaling. */
 typedef struct Param {
     char name[PARAM_NAME]; /* "0.weight": the key in PyTorch's state_dict */
     Shape shape;           /* PyTorch's */

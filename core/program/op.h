@@ -160,11 +160,13 @@ typedef struct NormAttr { int32_t axis, groups; float eps, momentum; } NormAttr;
 typedef struct SoftmaxAttr { int32_t axis, log; } SoftmaxAttr; /* log: the logarithm of the probabilities */
 typedef struct PlaceAttr { int64_t token; } PlaceAttr;           /* that is looked for, -1: the largest of the row */
 typedef struct EmbeddingAttr { int64_t padding; } EmbeddingAttr; /* the row that gets no gradient, -1: none */
+typedef struct DoraAttr { float scaling; } DoraAttr;             /* of the product of low rank */
 
 /* All bytes are zero before it is filled, so that memcmp compares attributes. */
 typedef union Attr {
     ConvAttr conv;
     LinearAttr linear;
+    DoraAttr dora;
     EinsumAttr einsum;
     PermuteAttr permute;
     BinaryAttr binary;

@@ -88,6 +88,9 @@ const Buf *runtime_persistent(const Runtime *r, int i);
 int runtime_master(const Runtime *r, int i); /* of a weight: which of them is its fp32 copy; -1: none is */
 /* How the buffer's codes are made; NULL: it is no quantised weight. */
 const Quantization *runtime_quantization(const Runtime *r, int i);
+/* Makes DoRA's magnitude, persistent buffer i, the norms of the rows of its layer's weight and adapter, which it starts as; with
+ * is, says whether it has these values, and changes nothing. ERR_SCRIPT: it is no magnitude. */
+int runtime_magnitude(Runtime *r, int i, bool *is, Err *e);
 int runtime_read_bytes(Runtime *r, int i, void *bytes, Err *e);
 int runtime_write_bytes(Runtime *r, int i, const void *bytes, Err *e);
 uint32_t runtime_updates(const Runtime *r); /* steps made */

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "dora.h"
+#include "network/layer.h"
 #include "quantize.h"
 #include "runtime_private.h"
 
@@ -215,7 +217,7 @@ static int first_codes(Runtime *r, const Slot *s, Err *e) {
 
 static int first_value(Runtime *r, const Slot *s, Err *e) {
     const Buf *b = s->buf;
-    if (s->param && s->param->derived) return OK; /* the codes bring it */
+    if (s->param && (s->param->derived || s->param->init == INIT_DORA)) return OK; /* the codes bring it; first_magnitudes */
     if (s->param && s->param->quantized.format) return first_codes(r, s, e);
     int64_t n = program_whole_elements(b);
     float *values = mem_new((size_t)n * sizeof *values);
@@ -231,9 +233,75 @@ static int first_value(Runtime *r, const Slot *s, Err *e) {
     return code;
 }
 
+/* ---- magnitudes of DoRA, which start as the norms of the rows of their layer's weight and adapter */
+
+static bool is_magnitude(const Slot *s) { return s->param && s->param->init == INIT_DORA; }
+
+/* The network that has the parameter */
+static const Network *network_of(const Runtime *r, const Param *param) {
+    for (int k = 0; k < r->n_loaded; k++)
+        for (int i = 0; i < r->loaded[k].net->n_params; i++)
+            if (&r->loaded[k].net->params[i] == param) return r->loaded[k].net;
+    return NULL;
+}
+
+/* norm[] of the magnitude's elements */
+static int norms_of(Runtime *r, const Slot *s, float *norm, Err *e) {
+    const Network *net = network_of(r, s->param);
+    DoraParts parts;
+    assert(net && is_magnitude(s));
+    int code = dora_parts(s->param->owner, &parts, e);
+    if (code) return code;
+    const Param *w = &net->params[dora_weight_of(&parts)], *a = &net->params[parts.a->param[0]], *b = &net->params[parts.b->param[0]];
+    LowRank l = {b->shape.dim[0], a->shape.dim[1], a->shape.dim[0], w->turned, (float)s->param->bound, NULL, NULL};
+    float *of_w = mem_new((size_t)(l.out * l.in) * sizeof *of_w), *of_a = mem_new((size_t)(l.rank * l.in) * sizeof *of_a);
+    float *of_b = mem_new((size_t)(l.out * l.rank) * sizeof *of_b);
+    if (!of_w || !of_a || !of_b) code = no_memory(e);
+    if (!code) code = runtime_read(r, 0, w->name, of_w, e);
+    if (!code) code = runtime_read(r, 0, a->name, of_a, e);
+    if (!code) code = runtime_read(r, 0, b->name, of_b, e);
+    if (!code) {
+        l.a = of_a, l.b = of_b;
+        low_rank_add(&l, of_w);
+        row_norms(&l, of_w, norm);
+    }
+    mem_free(of_w);
+    mem_free(of_a);
+    mem_free(of_b);
+    return code;
+}
+
+/* x as a buffer of that type holds it */
+static float rounded(DType type, float x) {
+    uint32_t bits;
+    dtype_store(type, &bits, 0, x);
+    return dtype_load(type, &bits, 0);
+}
+
+/* Makes the magnitude the norms. With is: says whether it has them, and changes nothing. */
+static int magnitude(Runtime *r, const Slot *s, bool *is, Err *e) {
+    const int64_t n = program_whole_elements(s->buf);
+    float *norm = mem_new(2 * (size_t)n * sizeof *norm);
+    if (!norm) return no_memory(e);
+    int code = norms_of(r, s, norm, e);
+    if (!code && !is) code = runtime_write(r, s->buf->name, norm, e);
+    if (!code && is) code = runtime_read(r, 0, s->buf->name, norm + n, e);
+    for (int64_t i = 0; i < n && !code && is; i++) *is = (i == 0 || *is) && rounded(s->buf->dtype, norm[i]) == norm[n + i];
+    mem_free(norm);
+    return code;
+}
+
+int runtime_magnitude(Runtime *r, int i, bool *is, Err *e) {
+    assert(i >= 0 && i < r->n_slots);
+    if (is_magnitude(&r->slots[i])) return magnitude(r, &r->slots[i], is, e);
+    return err_set(e, ERR_SCRIPT, "%s is no magnitude of DoRA", r->slots[i].buf->name);
+}
+
 int runtime_first_values(Runtime *r, Err *e) {
     int code = OK;
     for (int i = 0; i < r->n_slots && !code; i++) code = first_value(r, &r->slots[i], e);
+    for (int i = 0; i < r->n_slots && !code; i++)
+        if (is_magnitude(&r->slots[i])) code = magnitude(r, &r->slots[i], NULL, e);
     for (int i = 0; i < r->n_loaded && !code; i++) {
         const Loaded *l = &r->loaded[i];
         StepState first = {l->p->first_scale, 0, 0, 0};

@@ -6,6 +6,7 @@
  * and a panel is fp32, of numbers that are rounded to x's type: all devices multiply the same weights. */
 #include "math/quantized.h"
 #include "bf16_gemm.h"
+#include "codes.h"
 #include "cpu.h"
 #include "fp32_workspace.h"
 #include "lanes.h"
@@ -72,8 +73,7 @@ HOT static void line8(const uint8_t *codes, float scb, int64_t n, float *to) {
     for (int64_t k = 0; k < n; k++) to[k] = quant8_weight(codes[k], scb);
 }
 
-/* Numbers [i, i + n) of a row of the weight */
-static void dequantize(const Quantized *q, int64_t i, int64_t n, float *to) {
+void codes_load(const Quantized *q, int64_t i, int64_t n, float *to) {
     if (!q->map) {
         line8(q->codes + i, ((const float *)q->absmax)[i / q->columns], n, to);
         return;
@@ -104,7 +104,7 @@ static void fill_row(const Quantized *q, const Work *w, int64_t i, int64_t n, in
     float line[LINE], *to = w->narrow ? NULL : (float *)w->panel + at;
     for (int64_t k = 0; k < n; k += LINE) {
         const int64_t count = min_i64(LINE, n - k);
-        dequantize(q, i + k, count, w->narrow ? line : to + k);
+        codes_load(q, i + k, count, w->narrow ? line : to + k);
         if (w->narrow) narrow_line(line, count, (uint16_t *)w->panel + at + k);
         else if (w->type != DT_F32) round_line(w->type, to + k, count, to + k);
     }

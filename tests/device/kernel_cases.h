@@ -18,7 +18,7 @@ typedef struct Case {
 } Case;
 
 /* One operand is two letters. Type: f the case's, g the case's other one (both run through all types, but not two
- * different 16-bit types), w f32, i labels, b window positions, q codes, a codes with double quantisation, else f32, c a
+ * different 16-bit types), w f32, i labels, b window positions, q codes, v codes or (without absmax) the case's, a codes with double quantisation, else f32, c a
  * count of calls, s the step state. Shape: x, y or z; r: x in plain rows; n: one number per sample; 2: two per sample; 1:
  * one element. Of a quantised weight of shape z: k codes, o one number per row, e per block of 64 (of 8 bits per row), E per
  * 256 blocks, m 16 numbers, M 256. */
@@ -54,6 +54,9 @@ static const OpTest op_tests[] = {
     {OP_roll, "fx", "fx", NULL},
     {OP_linear_q, "fx qk ae wm wE wM w1 fo", "fy", fill_quantized},
     {OP_linear_q_dx, "fy qk ae wm wE wM w1", "fx", fill_quantized},
+    {OP_dora_norm, "gx vk ae wm wE wM w1 gy", "wo", fill_quantized},
+    {OP_dora, "fx gz wz fz", "gx", NULL},
+    {OP_dora_dm, "fx gx wz fz", "gz", NULL},
     {OP_einsum, "fx fz", "gy", NULL},
     {OP_permute, "fx", "fy", NULL},
     {OP_binary, "fx fz", "fy", NULL},
@@ -192,6 +195,15 @@ static const OpTest op_tests[] = {
 #define EACH_QUANTIZED(text, n, i, o) \
     BOTH_QUANTIZED(text ", nested", n, i, o, 0), BOTH_QUANTIZED(text ", 4 bits", n, i, o, NO_NESTED), \
     BOTH_QUANTIZED(text ", 8 bits", n, i, o, NO_NESTED | 1 << 3)
+/* of w (o, i) + b a of rank r: w in numbers, and as EACH_QUANTIZED; then of n rows with o features, with a bias and without */
+#define DORA_NORM(text, r, i, o, absent) \
+    {text, OP_dora_norm, .x = S2(r, i), .y = S2(o, r), .z = S2(o, i), .attr.dora = {0.75f}, .absent_in = absent}
+#define EACH_DORA(text, n, r, i, o) \
+    DORA_NORM(text, r, i, o, 1 << 2 | 1 << 3 | NO_NESTED), DORA_NORM(text ", nested", r, i, o, 0), \
+    DORA_NORM(text ", 4 bits", r, i, o, NO_NESTED), DORA_NORM(text ", 8 bits", r, i, o, NO_NESTED | 1 << 3), \
+    {text, OP_dora, .x = S2(n, o), .z = S1(o)}, {text ", no bias", OP_dora, .x = S2(n, o), .z = S1(o), .absent_in = 1 << 3}, \
+    {text, OP_dora_dm, .x = S2(n, o), .z = S1(o)}, \
+    {text ", no bias", OP_dora_dm, .x = S2(n, o), .z = S1(o), .absent_in = 1 << 3}
 #define PERMUTE(text, X, Y, from_) {text, OP_permute, .x = X, .y = Y, .plain = true, .attr.permute = {from_}}
 /* binary_da: of x, which "r" is; of the second operand with the shapes the other way round */
 #define EACH_BINARY(text, X, Z, Y) \
@@ -334,6 +346,9 @@ static const Case cases[] = {
     {"steps", OP_linear_q_dx, .x = S3(2, 3, 65), .y = S3(2, 3, 10), .z = S2(10, 65)},
     {"several panels", OP_linear_q, .x = S2(2, 32768), .y = S2(2, 200), .z = S2(200, 32768), .absent_in = NO_NESTED},
     {"several panels", OP_linear_q_dx, .x = S2(2, 200), .y = S2(2, 32768), .z = S2(32768, 200)},
+    EACH_DORA("one weight", 1, 1, 1, 1), EACH_DORA("odd", 3, 2, 7, 5), EACH_DORA("whole blocks", 5, 8, 128, 70),
+    EACH_DORA("several pieces", 300, 3, 1111, 17), EACH_DORA("many features", 9, 4, 33, 1037),
+    {"steps", OP_dora, .x = S3(2, 3, 10), .z = S1(10)}, {"steps", OP_dora_dm, .x = S3(2, 3, 10), .z = S1(10)},
     PERMUTE("transposed", S2(33, 70), S2(70, 33), L2(1, 0)), PERMUTE("rows move", S3(5, 9, 40), S3(9, 5, 40), L3(1, 0, 2)),
     PERMUTE("all", S4(2, 7, 3, 5), S4(5, 2, 3, 7), L4(3, 0, 2, 1)), PERMUTE("heads", S4(2, 31, 4, 16), S4(2, 4, 31, 16),
     L4(0, 2, 1, 3)), PERMUTE("one row", S2(1, 9), S2(9, 1), L2(1, 0)),

@@ -58,6 +58,7 @@ static DType type_of(const Bench *b, char letter) {
     case 'g': return b->g;
     case 'i': case 'c': return DT_I32;
     case 'b': case 'q': return DT_U8;
+    case 'v': return b->c->absent_in >> 2 & 1 ? b->f : DT_U8;
     case 'a': return b->c->absent_in >> 4 & 1 ? DT_F32 : DT_U8;
     default: return DT_F32;
     }
@@ -68,7 +69,7 @@ static Shape part_shape(const Case *c, char letter) {
     const int64_t n = shape_elements(&c->z), blocks = quant4_blocks(n);
     const bool eight = c->absent_in >> 3 & 1;
     switch (letter) {
-    case 'k': return eight ? c->z : shape2(quant4_bytes(n), 1);
+    case 'k': return eight || c->absent_in >> 2 & 1 ? c->z : shape2(quant4_bytes(n), 1);
     case 'o': return shape1(c->z.dim[0]);
     case 'e': return shape1(eight ? c->z.dim[0] : blocks);
     case 'E': return shape1(quant4_nested(blocks));

@@ -24,11 +24,11 @@ end
 local CONFIG = write("small.json", [[{"model_type": "llama", "vocab_size": 500, "hidden_size": 64, "intermediate_size": 160,
   "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}]])
 
-local text, status = run(("fit %s --method full,lora,qlora --seq 32,128 --device pytorch:rtx4090,pytorch:t4 --memory 2GiB --json"):format(CONFIG))
+local text, status = run(("fit %s --method full,lora,qlora,qdora --seq 32,128 --device pytorch:rtx4090,pytorch:t4 --memory 2GiB --json"):format(CONFIG))
 tap.is(status, 0, "the command")
 local lines = {}
 for line in text:gmatch "[^\n]+" do lines[#lines + 1] = assert(core.json(line, "line")) end
-tap.is(#lines, 2 * 3 * 2 * 4, "a line for each card, method, length and step")
+tap.is(#lines, 2 * 4 * 2 * 4, "a line for each card, method, length and step")
 local by = {}
 for _, line in ipairs(lines) do
   by[("%s %s %d %s %s"):format(line.card, line.method, line.tokens, line.framework, line.checkpoint)] = line
@@ -41,10 +41,12 @@ local method = ...
 local function Model()
   local model = mt.models.Llama{vocab_size = 500, hidden_size = 64, intermediate_size = 160, num_hidden_layers = 2,
     num_attention_heads = 4, num_key_value_heads = 2, max_position_embeddings = 256}
-  if method == "qlora" then
+  if method == "qlora" or method == "qdora" then
     mt.peft.quantize(model, {load_in_4bit = true, bnb_4bit_quant_type = "nf4", bnb_4bit_use_double_quant = true})
   end
-  if method ~= "full" then mt.peft.lora(model, {r = 16, lora_alpha = 32, lora_dropout = 0.05, target_modules = "all-linear"}) end
+  if method ~= "full" then
+    mt.peft.lora(model, {r = 16, lora_alpha = 32, lora_dropout = 0.05, target_modules = "all-linear", use_dora = method == "qdora"})
+  end
   return model
 end
 return mt.experiment{name = "by_hand", model = Model, input = function(s) return {s.tokens} end, options = {{"tokens", 32, "of a sample"}},
@@ -60,7 +62,8 @@ local function predicted(line, batch)
   return row.max_memory_reserved or row.predicted_peak_bytes
 end
 for _, key in ipairs{"rtx4090 full 32 memtide none", "rtx4090 lora 128 memtide marked", "t4 qlora 32 memtide none",
-  "rtx4090 full 32 pytorch none", "rtx4090 lora 32 pytorch marked", "t4 qlora 128 pytorch marked"} do
+  "rtx4090 full 32 pytorch none", "rtx4090 lora 32 pytorch marked", "t4 qlora 128 pytorch marked",
+  "t4 qdora 32 memtide marked", "rtx4090 qdora 32 pytorch none"} do
   local line = assert(by[key], key)
   tap.is(line.room, 2 << 30, key .. ": the room of --memory")
   tap.ok(line.batch > 0, key .. ": a batch fits")
@@ -94,7 +97,7 @@ local csv_text = run(("fit %s --method lora --device pytorch:t4 --csv -"):format
 tap.has(csv_text, "card,method,tokens,framework,checkpoint,batch,bytes,next_bytes,room\n", "CSV")
 
 for _, case in ipairs{
-  {"--method lora,dora", 'expected some of full, lora, qlora, found "dora"'},
+  {"--method lora,loftq", 'expected some of full, lora, qlora, dora, qdora, found "loftq"'},
   {"--method lora --seq x", 'whole numbers of at least 1, found "x"'},
   {"--seq 128", "--seq: expected --method beside it"},
   {"--method lora --device cuda:0", "expected cards such as --device pytorch:rtx4090"},

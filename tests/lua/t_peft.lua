@@ -42,6 +42,24 @@ local function norm(trainer, names)
   return sum ^ 0.5
 end
 
+-- The norm of what one step of SGD with lr = 1 changes, by kind of adapter: that of its gradients
+local function gradients_of(case, x, labels)
+  local model, input, loss = model_of(case.config, case.options)
+  local trainer <close> = assert(mt.trainer{model = model, input = input, loss = loss, batch = SAMPLES, optimizer = optim.SGD{lr = 1}})
+  fill(trainer)
+  local before, sums = {}, {}
+  for _, param in ipairs((trainer:parameters())) do
+    if param.trainable then before[param.name] = trainer:read(param.name) end
+  end
+  assert(trainer:step(x, labels))
+  for name, old in pairs(before) do
+    local kind, new = name:match "%.(lora_[%w_]+)%.default", trainer:read(name)
+    for i, value in ipairs(old) do sums[kind] = (sums[kind] or 0) + (value - new[i]) ^ 2 end
+  end
+  for kind, sum in pairs(sums) do sums[kind] = sum ^ 0.5 end
+  return sums
+end
+
 local function labels_of(trainer, x)
   local _, shape = trainer:predict(x)
   local labels = {}
@@ -58,6 +76,14 @@ local function names_of(trainer, trained)
   local names = {}
   for _, param in ipairs((trainer:parameters())) do
     if not trained or param.trainable then names[#names + 1] = param.name end
+  end
+  return names
+end
+
+local function magnitudes_of(trainer)
+  local names = {}
+  for _, name in ipairs(names_of(trainer)) do
+    if name:find("lora_magnitude_vector", 1, true) then names[#names + 1] = name end
   end
   return names
 end
@@ -90,6 +116,13 @@ for _, case in ipairs(cases) do
   near(norm(trainer, names_of(trainer, true)), case.norm, 1e-4, case.name .. ": adapters after the steps")
   tap.is(trainer:memory().peak.bytes, trainer:predicted().peak.bytes, case.name .. ": peak as predicted")
 
+  local gradients = gradients_of(case, x, labels)
+  for kind, wanted in pairs(case.gradients) do
+    near(gradients[kind] or 0, wanted, 1e-4, ("%s: gradients of %s"):format(case.name, kind))
+    gradients[kind] = nil
+  end
+  tap.is(next(gradients), nil, case.name .. ": no gradients of other kinds")
+
   local to = folder .. "/" .. case.name
   assert(trainer:save_adapter(to))
   local found, wanted = shapes_of(to .. "/adapter_model.safetensors"), 0
@@ -121,6 +154,32 @@ for _, case in ipairs(cases) do
   assert(trainer:save(file))
   assert(again:load(file))
   tap.is(again:evaluate(x, labels), expected, case.name .. ": all parameters, saved and loaded")
+
+  if case.options.use_dora then -- magnitudes that nobody trained follow the weights that are loaded, trained ones stay
+    local fresh <close> = assert(mt.trainer{model = model_of(case.config, case.options), input = input, loss = loss, batch = SAMPLES,
+      optimizer = optim.AdamW{lr = 0.01}})
+    local bare <close> = assert(mt.trainer{model = model_of(case.config), input = input, loss = loss, batch = SAMPLES, optimizer = optim.AdamW{}})
+    fill(bare)
+    assert(bare:save(file))
+    local own = norm(fresh, magnitudes_of(fresh))
+    assert(fresh:load(file))
+    tap.ok(math.abs(norm(fresh, magnitudes_of(fresh)) - own) > 1e-3, case.name .. ": a base that is loaded brings its magnitudes")
+    near(norm(fresh, magnitudes_of(fresh)), case.magnitudes, 1e-6, case.name .. ": magnitudes of the base")
+    near(fresh:evaluate(x, labels), bare:evaluate(x, labels), 1e-6, case.name .. ": a fresh adapter changes nothing")
+    for _, limit in ipairs{{1e-12, case.losses[1], "nothing is dropped: PEFT's loss without dropout"},
+      {1 - 1e-7, bare:evaluate(x, labels), "everything is dropped: the base's loss"}} do
+      local options = {lora_dropout = limit[1]}
+      for key, value in pairs(case.options) do options[key] = value end
+      local dropping <close> = assert(mt.trainer{model = model_of(case.config, options), input = input, loss = loss, batch = SAMPLES,
+        optimizer = optim.AdamW{lr = 0.01}})
+      fill(dropping)
+      near(assert(dropping:step(x, labels)), limit[2], 1e-5, ("%s: lora_dropout = %s, %s"):format(case.name, limit[1], limit[3]))
+    end
+    assert(fresh:step(x, labels))
+    local trained = norm(fresh, magnitudes_of(fresh))
+    assert(fresh:load(file))
+    tap.is(norm(fresh, magnitudes_of(fresh)), trained, case.name .. ": magnitudes that were trained stay")
+  end
 end
 
 -- ---- with every other technique: predicted as measured, and the same loss where only memory is saved
@@ -135,27 +194,38 @@ end
 
 local BASE, ADAPTER = "model.layers.0.self_attn.q_proj.base_layer.weight", "model.layers.0.self_attn.q_proj.lora_A.default.weight"
 local x, y = values.tokens(4 * 24), values.tokens(4 * 24)
-for _, precision in ipairs{"fp32", "amp_bf16", "amp_fp16", "bf16", "master_bf16"} do
-  local usual
-  for _, more in ipairs{{}, {checkpoint = "all"}, {checkpoint = "selective"}, {offload = "all"}, {accumulate = 2}, {checkpoint = "sqrt", accumulate = 2}} do
-    local options = {model = llama{lora_dropout = 0.1}, input = {24}, loss = nn.CrossEntropyLoss(), batch = more.accumulate and 2 or 4,
-      optimizer = optim.AdamW{lr = 0.01}, precision = precision, seed = 3}
-    for key, value in pairs(more) do options[key] = value end
-    local name = precision
-    for key, value in pairs(more) do name = name .. " " .. key .. "=" .. tostring(value) end
-    local trainer <close> = assert(mt.trainer(options))
-    local before, losses = text_of(trainer, BASE), {}
-    for i = 1, 4 do losses[i] = assert(trainer:step(x, y)) end
-    if not more.accumulate then
-      usual = usual or losses
-      tap.is(table.concat(losses, " "), table.concat(usual, " "), name .. ": losses")
+local function techniques(what, make, precisions)
+  for _, precision in ipairs(precisions) do
+    local usual
+    for _, more in ipairs{{}, {checkpoint = "all"}, {checkpoint = "selective"}, {offload = "all"}, {accumulate = 2}, {checkpoint = "sqrt", accumulate = 2}} do
+      local options = {model = make(), input = {24}, loss = nn.CrossEntropyLoss(), batch = more.accumulate and 2 or 4,
+        optimizer = optim.AdamW{lr = 0.01}, precision = precision, seed = 3}
+      for key, value in pairs(more) do options[key] = value end
+      local name = what .. " " .. precision
+      for key, value in pairs(more) do name = name .. " " .. key .. "=" .. tostring(value) end
+      local trainer <close> = assert(mt.trainer(options))
+      local before, losses = text_of(trainer, BASE), {}
+      for i = 1, 4 do losses[i] = assert(trainer:step(x, y)) end
+      if not more.accumulate then
+        usual = usual or losses
+        tap.is(table.concat(losses, " "), table.concat(usual, " "), name .. ": losses")
+      end
+      tap.ok(losses[4] < losses[1], name .. ": it learns")
+      tap.is(trainer:memory().peak.bytes, trainer:predicted(4).peak.bytes, name .. ": peak as predicted")
+      tap.is(text_of(trainer, BASE), before, name .. ": the base stays")
     end
-    tap.ok(losses[4] < losses[1], name .. ": it learns")
-    tap.is(trainer:memory().peak.bytes, trainer:predicted(4).peak.bytes, name .. ": peak as predicted")
-    tap.is(text_of(trainer, BASE), before, name .. ": the base stays")
   end
 end
-
+techniques("LoRA", function() return llama{lora_dropout = 0.1} end, {"fp32", "amp_bf16", "amp_fp16", "bf16", "master_bf16"})
+techniques("DoRA", function() return llama{use_dora = true, lora_dropout = 0.1} end, {"fp32", "amp_bf16", "bf16"})
+techniques("DoRA without dropout", function() return llama{use_dora = true, use_rslora = true} end, {"amp_fp16", "master_bf16"})
+local NF4 = {load_in_4bit = true, bnb_4bit_quant_type = "nf4", bnb_4bit_use_double_quant = true}
+for bits, config in pairs{[4] = NF4, [8] = {load_in_8bit = true}} do
+  techniques(("DoRA over %d bits"):format(bits), function()
+    return mt.peft.lora(mt.peft.quantize(mt.models.Llama(SMALL), config), {r = 4, use_dora = true, lora_dropout = 0.1,
+      target_modules = {"q_proj", "v_proj", "down_proj"}})
+  end, {"fp32", "bf16"})
+end
 -- layer:float(): fp32 parameters among 16-bit ones, with fp32 gradients and states; the products have 16 bits all the same.
 local function wide(float)
   local first = nn.Linear(8, 16)
@@ -185,6 +255,21 @@ local lean, all, frozen = categories(llama())
 tap.ok(lean.optimizer < whole.optimizer * (all - frozen) / count * 1.2, "states of the adapters alone")
 tap.ok(lean.gradients < whole.gradients * (all - frozen) / count * 1.2, "gradients of the adapters alone")
 tap.ok(lean.activations < whole.activations, "fewer activations than full training")
+-- DoRA keeps each layer's sum beside it, and never the sum of the weights: three products of 32 or 64 features for 96 samples, norms
+local dora = categories(llama{use_dora = true})
+local sums = 3 * (3 * 96 * 32 * 4 + 3 * 32 * 4)
+tap.ok(dora.activations - lean.activations <= sums, ("DoRA: %d more bytes of activations, at most %d"):format(
+  dora.activations - lean.activations, sums))
+tap.is(dora.optimizer - lean.optimizer, 2 * 3 * 3 * 128, "and states of the magnitudes alone")
+
+-- A base that is trained, too, is refused, and so are magnitudes by themselves.
+local thawed = llama{use_dora = true}
+thawed:unfreeze()
+tap.raises("expected a frozen base_layer, found that model.layers.0.self_attn.q_proj.base_layer.weight is trained",
+  "DoRA over a base that is trained",
+  mt.trainer, {model = thawed, input = {24}, loss = nn.CrossEntropyLoss(), optimizer = optim.AdamW{}})
+tap.raises("is a part of what mt.peft.lora makes with use_dora", "nn.DoraLinear alone", mt.trainer,
+  {model = nn.Sequential{nn.Linear(4, 4), nn.DoraLinear{scaling = 1}}, input = {4}, loss = nn.MSELoss(), optimizer = optim.AdamW{}})
 
 -- ---- what is wrong
 
@@ -203,6 +288,7 @@ refuses("layers_to_transform: no layer of that number", "a layer that is not the
 refuses("the model has adapters already", "twice", {target_modules = {"q_proj"}}, llama())
 refuses('init_lora_weights: expected true, false or "gaussian", found pissa', "another initialisation",
   {target_modules = {"q_proj"}, init_lora_weights = "pissa"})
+refuses("use_dora: expected true or false", "use_dora that is no flag", {target_modules = {"q_proj"}, use_dora = 1})
 tap.raises("expected a model, found a number", "no model", mt.peft.lora, 3, {})
 
 local bare <close> = assert(mt.trainer{model = mt.models.Llama(SMALL), input = {24}, loss = nn.CrossEntropyLoss(), optimizer = optim.AdamW{}})
@@ -224,7 +310,9 @@ tap.has(message_of(elsewhere.load_adapter, elsewhere, to), "does not fit this tr
   "an adapter of other layers")
 local kept = text_of(first, ADAPTER)
 for _, damage in ipairs{
-  {"peft_type: expected \"LORA\"", '{"peft_type": "IA3"}'}, {"use_dora: expected false", '{"peft_type": "LORA", "use_dora": true}'},
+  {"peft_type: expected \"LORA\"", '{"peft_type": "IA3"}'}, {"use_dora: expected false, as mt.peft.lora was given it, found true",
+    '{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_dora": true}'},
+  {"use_qalora: expected false", '{"peft_type": "LORA", "use_qalora": true}'},
   {"bias: expected \"none\"", '{"bias": "all"}'}, {"adapter_config.json", '{"r": '}, {"expected an object", "[1]"},
 } do
   write(to .. "/adapter_config.json", damage[2])

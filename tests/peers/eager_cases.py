@@ -511,6 +511,12 @@ for precision in "fp32", "amp_bf16", "bf16":
     lora("checkpointed_" + precision, dict(target_modules="all-linear"), checkpointing=dict(use_reentrant=False),
          precision=precision, **MARKED)
 lora("eval", {}, precision="amp_bf16", mode="eval")
+for precision in "fp32", "amp_bf16", "bf16":
+    lora("dora_" + precision, dict(use_dora=True), precision=precision)
+    lora("dora_all_" + precision, dict(use_dora=True, target_modules="all-linear", lora_dropout=0.0, lora_alpha=8), precision=precision)
+    lora("dora_checkpointed_" + precision, dict(use_dora=True, target_modules="all-linear"), checkpointing=dict(use_reentrant=False),
+         precision=precision, **MARKED)
+lora("dora_eval", dict(use_dora=True), precision="amp_bf16", mode="eval")
 
 
 def qlora(name, bits, quantized, options={}, checkpointing=None, **rest):
@@ -530,6 +536,10 @@ for precision in "amp_bf16", "bf16":
     qlora("nested_checkpointed_" + precision, 4, NF4 + ", bnb_4bit_use_double_quant = true", dict(target_modules="all-linear"),
           checkpointing=dict(use_reentrant=False), precision=precision, **MARKED)
     qlora("int8_" + precision, 8, "load_in_8bit = true", precision=precision)
+    qlora("dora_nested_" + precision, 4, NF4 + ", bnb_4bit_use_double_quant = true", dict(use_dora=True, target_modules="all-linear"),
+          precision=precision)
+    qlora("dora_plain_" + precision, 4, NF4, dict(use_dora=True, lora_dropout=0.0), precision=precision)
+    qlora("dora_int8_" + precision, 8, "load_in_8bit = true", dict(use_dora=True), precision=precision)
 lora("accumulate", {}, precision="bf16", accumulate=2)
 model("DCGANGenerator", "", networks.generator, [100, 1, 1], 16, loss("MSELoss"))
 model("DCGANDiscriminator", "", networks.discriminator, [3, 64, 64], 16, loss("BCEWithLogitsLoss"))
@@ -680,6 +690,7 @@ SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 ml
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
          "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
          "masked_softcap_all_amp_fp16_train scaled_rows windows lora_amp_bf16 lora_checkpointed_bf16 "
+         "lora_dora_checkpointed_bf16 "
          "optim_paged_adam8bit optim_paged_adamw8bit_small "
          "ddp_normalised_amp_bf16 ddp_view_mlp_accumulate ddp_buckets_model_GPT ddp_buckets_view_mlp_gradients_kept ddp_lstm_wide "
          "ddp_model_Llama_checkpointed_amp_bf16 ddp_accumulate_normalised zero1_view_convnet zero1_last_model_GPT "

@@ -20,7 +20,7 @@ from hf_cases import NO_DROPOUT, TEXT, fill, inputs, lua, mixed, value_of
 
 warnings.filterwarnings("ignore")
 T.logging.set_verbosity_error()
-STEPS, PREFIX = 3, "base_model.model."
+STEPS, PREFIX, MAGNITUDE = 3, "base_model.model.", "lora_magnitude_vector"
 LLAMA = ("LlamaForCausalLM", T.LlamaConfig(**TEXT, num_key_value_heads=2))
 GPT2 = ("GPT2LMHeadModel", T.GPT2Config(n_embd=16, n_layer=2, n_head=4, vocab_size=50, n_positions=64, bos_token_id=None,
         eos_token_id=None, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
@@ -33,6 +33,10 @@ CASES = [
     ("patterns", *LLAMA, dict(r=4, lora_alpha=8, target_modules=["q_proj", "up_proj"], rank_pattern={"up_proj": 2},
         alpha_pattern={"up_proj": 16}, layers_to_transform=[1])),
     ("conv1d", *GPT2, dict(r=2, lora_alpha=4, target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True)),
+    ("dora", *LLAMA, dict(r=4, lora_alpha=6, use_dora=True, target_modules=["q_proj", "v_proj", "down_proj"])),
+    ("dora_rslora", *LLAMA, dict(r=4, use_dora=True, use_rslora=True, rank_pattern={"o_proj": 2}, target_modules="all-linear")),
+    ("dora_conv1d", *GPT2, dict(r=2, lora_alpha=4, use_dora=True, target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True)),
+    ("dora_bias", *BERT, dict(r=2, use_dora=True, target_modules=["query", "value"])),
     ("bert", *BERT, dict(r=2, target_modules=["query", "value"], exclude_modules=["layer.0.attention.self.query"])),
 ]
 
@@ -41,10 +45,21 @@ def adapted(architecture, config, options):
     model = getattr(T, architecture)(copy.deepcopy(config)).double().eval()
     fill(model)
     model = peft.get_peft_model(model, peft.LoraConfig(**options), autocast_adapter_dtype=False)
+    first = norm(p.detach() for name, p in model.named_parameters() if MAGNITUDE in name)
     for name, p in model.named_parameters():
         if p.requires_grad:
             p.data = value_of(name[len(PREFIX):], tuple(p.shape)).float().double()
-    return model
+    return model, first
+
+
+def gradients_of(model):
+    """By kind of adapter, the norm of the gradients of all that are of it"""
+    norms = {}
+    for kind in "lora_A", "lora_B", MAGNITUDE:
+        of_kind = [p.grad for name, p in model.named_parameters() if kind in name]
+        if of_kind:
+            norms[kind] = norm(of_kind)
+    return ", ".join("%s = %s" % (kind, lua(x)) for kind, x in norms.items())
 
 
 def loss_of(model, config):
@@ -55,19 +70,20 @@ def loss_of(model, config):
 
 
 def norm(tensors):
-    return sum((t.double() ** 2).sum() for t in tensors).item() ** 0.5
+    return sum((t.double() ** 2).sum().item() for t in tensors) ** 0.5
 
 
 def case(name, architecture, config, options):
     config.architectures = [architecture]
-    model = adapted(architecture, config, options)
+    model, first = adapted(architecture, config, options)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer, losses = torch.optim.AdamW(trained, lr=0.01), []
-    for _ in range(STEPS):
+    for step in range(STEPS):
         optimizer.zero_grad()
         loss = loss_of(model, config)
         losses.append(loss.item())
         loss.backward()
+        gradients = gradients if step else gradients_of(model)
         optimizer.step()
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
@@ -80,6 +96,7 @@ def case(name, architecture, config, options):
     print("    options = %s," % table(options))
     print("    trained = %d, parameters = %d, losses = %s, after = %s, norm = %s, merged = %s," % (
         count, every, lua(losses), lua(last), lua(after), lua(norm(merged.parameters()))))
+    print("    gradients = {%s}, magnitudes = %s," % (gradients, lua(first)))
     print("    tensors = {%s}}," % ", ".join('["%s"] = %s' % (key, lua(shape)) for key, shape in shapes))
 
 

@@ -17,6 +17,7 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_mul] = ref_mul, [OP_concat] = ref_concat, [OP_slice] = ref_slice, [OP_slice_dx] = ref_slice_dx,
     [OP_binary] = ref_binary, [OP_binary_da] = ref_binary_da, [OP_reduce] = ref_reduce,
     [OP_reduce_dx] = ref_reduce_dx, [OP_where] = ref_where, [OP_gather] = ref_gather, [OP_gather_dx] = ref_gather_dx,
+    [OP_dora_norm] = ref_dora_norm, [OP_dora] = ref_dora, [OP_dora_dm] = ref_dora_dm,
     [OP_linear_q] = ref_linear_q, [OP_linear_q_dx] = ref_linear_q_dx, [OP_einsum] = ref_einsum, [OP_permute] = ref_permute,
     [OP_roll] = ref_roll, [OP_bias_db] = ref_bias_db,
     [OP_count_call] = ref_count_call, [OP_add] = ref_add, [OP_accumulate] = ref_accumulate,

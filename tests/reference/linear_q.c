@@ -1,17 +1,17 @@
 #include "reference.h"
 
-/* Weight (o, i) of a matrix of `columns`: see ops.def. r->in: w, absmax, quant_map, nested_absmax, nested_quant_map,
- * nested_offset from 1 on. */
-static double weight(const Ref *r, int64_t o, int64_t i, int64_t columns) {
-    const int64_t at = o * columns + i, byte = (int64_t)r->linear_q.w.at[r->linear_q.quant_map.at ? at / 2 : at];
-    if (!r->linear_q.quant_map.at) return (double)(byte < 128 ? byte : byte - 256) * r->linear_q.absmax.at[o] / 127;
+/* Weight (o, i) of a matrix of `columns`: see ops.def. derived: absmax, quant_map, nested_absmax, nested_quant_map, nested_offset */
+double ref_quantized(const Tensor *w, const Tensor *derived, int64_t o, int64_t i, int64_t columns) {
+    const Tensor *absmaxes = derived, *map = derived + 1, *nested = derived + 2, *nested_map = derived + 3, *offset = derived + 4;
+    const int64_t at = o * columns + i, byte = (int64_t)w->at[map->at ? at / 2 : at];
+    if (!map->at) return (double)(byte < 128 ? byte : byte - 256) * absmaxes->at[o] / 127;
     const int64_t code = at % 2 ? byte % 16 : byte / 16, block = at / 64;
-    double absmax = r->linear_q.absmax.at[block];
-    if (r->linear_q.nested_absmax.at)
-        absmax = r->linear_q.nested_quant_map.at[(int64_t)absmax] * r->linear_q.nested_absmax.at[block / 256] +
-                 r->linear_q.nested_offset.at[0];
-    return r->linear_q.quant_map.at[code] * absmax;
+    double absmax = absmaxes->at[block];
+    if (nested->at) absmax = nested_map->at[(int64_t)absmax] * nested->at[block / 256] + offset->at[0];
+    return map->at[code] * absmax;
 }
+
+static double weight(const Ref *r, int64_t o, int64_t i, int64_t columns) { return ref_quantized(&r->in[1], &r->in[2], o, i, columns); }
 
 static int64_t last(const Tensor *t) { return t->shape.dim[t->shape.rank - 1]; }
 

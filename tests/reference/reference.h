@@ -35,6 +35,7 @@ RefFn ref_batchnorm, ref_batchnorm_eval, ref_batchnorm_dx, ref_norm, ref_norm_dx
     ref_prelu_dw, ref_softmax, ref_softmax_dx, ref_embedding, ref_embedding_dw, ref_first_place, ref_add_rows, ref_add_rows_dw,
     ref_rotary, ref_upsample, ref_upsample_dx;
 RefFn ref_mul, ref_broadcast, ref_broadcast_ds, ref_concat, ref_slice, ref_slice_dx, ref_roll, ref_bias_db;
+RefFn ref_dora_norm, ref_dora, ref_dora_dm;
 RefFn ref_linear_q, ref_linear_q_dx, ref_einsum, ref_permute, ref_binary, ref_binary_da, ref_reduce, ref_reduce_dx, ref_where;
 RefFn ref_gather, ref_gather_dx, ref_from_bytes;
 RefFn ref_act, ref_act_dx, ref_glu, ref_glu_dx, ref_maxpool, ref_maxpool_dx, ref_avgpool, ref_avgpool_dx, ref_adaptive_avgpool,
@@ -45,6 +46,8 @@ RefFn ref_act, ref_act_dx, ref_glu, ref_glu_dx, ref_maxpool, ref_maxpool_dx, ref
 #define TOGETHER(op, ...) RefFn ref_##op;
 #include "program/optimizers.def"
 
+/* Number (o, i) of a weight of 4 or 8 bits; derived: the five operands that belong to its codes. linear_q.c */
+double ref_quantized(const Tensor *w, const Tensor *derived, int64_t o, int64_t i, int64_t columns);
 /* x: a row of logits -> stats[2]: its maximum, and the logarithm of the sum of exp(x - maximum) */
 void ref_softmax_stats(const double *x, int64_t classes, double *stats);
 

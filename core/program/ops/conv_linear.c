@@ -150,9 +150,11 @@ const OpRule rule_linear_dw = {linear_dw_fits, linear_dw_flops, NULL, linear_sho
 
 static int64_t elements(const Buf *b) { return b ? shape_elements(&b->shape) : 0; }
 
+enum { QUANT_DERIVED = 5 }; /* operands that belong to codes: absmax, quant_map, nested_absmax, nested_quant_map, nested_offset */
+
 /* Do the codes and what belongs to them fit a weight (O, I)? */
-static bool quantized_fits(const Buf *const in[OP_IN], int64_t rows, int64_t columns) {
-    const Buf *w = in[1], *absmax = in[2], *map = in[3], *nested = in[4], *nested_map = in[5], *offset = in[6];
+static bool quantized_fits(const Buf *w, const Buf *const derived[QUANT_DERIVED], int64_t rows, int64_t columns) {
+    const Buf *absmax = derived[0], *map = derived[1], *nested = derived[2], *nested_map = derived[3], *offset = derived[4];
     const int64_t n = rows * columns, blocks = quant4_blocks(n);
     if (w->dtype != DT_U8 || absmax->dtype != (nested ? DT_U8 : DT_F32)) return false;
     if (!map) return !nested && !nested_map && !offset && elements(w) == n && elements(absmax) == rows;
@@ -166,7 +168,7 @@ static bool linear_q_whole_fits(const Buf *const in[OP_IN], const Buf *x, const 
     Shape like = y->shape;
     if (last < 1 || y->shape.rank != x->shape.rank || x->dtype != y->dtype || x->order[0]) return false;
     like.dim[last] = x->shape.dim[last];
-    return shape_equal(&like, &x->shape) && quantized_fits(in, y->shape.dim[last], x->shape.dim[last]);
+    return shape_equal(&like, &x->shape) && quantized_fits(in[1], in + 2, y->shape.dim[last], x->shape.dim[last]);
 }
 
 static bool linear_q_fits(const Operands *o) {
@@ -198,6 +200,67 @@ static void linear_q_gradient(Gradients *g, const Op *forward, int dy) {
 
 const OpRule rule_linear_q = {linear_q_fits, linear_q_flops, linear_q_gradient, linear_show};
 const OpRule rule_linear_q_dx = {linear_q_dx_fits, linear_q_flops, NULL, linear_show};
+
+/* ---- magnitudes of rows: DoRA */
+
+static bool dora_norm_fits(const Operands *o) {
+    const Buf *w = o->dora_norm.w, *a = o->dora_norm.a, *b = o->dora_norm.b;
+    const bool plain = !o->dora_norm.absmax;
+    if (a->shape.rank != 2 || b->shape.rank != 2 || b->shape.dim[1] != a->shape.dim[0]) return false;
+    const Shape whole = shape2(b->shape.dim[0], a->shape.dim[1]);
+    return dtype_is_float(a->dtype) && dtype_is_float(b->dtype) && elements(o->dora_norm.norm) == whole.dim[0] &&
+           (plain ? dtype_is_float(w->dtype) && shape_equal(&w->shape, &whole) && !memcmp(w->order, a->order, sizeof w->order)
+                  : quantized_fits(w, o->in + 2, whole.dim[0], whole.dim[1]));
+}
+
+static double dora_norm_flops(const Operands *o) {
+    return 2 * (buf_elements(o->dora_norm.b) + (double)o->dora_norm.b->shape.dim[0]) * (double)o->dora_norm.a->shape.dim[1];
+}
+
+static void dora_show(const Attr *a, Line *l) { line_put(l, " scaling=%g", (double)a->dora.scaling); }
+
+/* Is x a matrix of that many features, in rows, and are the others one number for each of these? */
+static bool by_features(const Buf *x, const Buf *norm, const Buf *of_type, const Buf *b) {
+    const int64_t features = elements(norm);
+    return x->shape.rank >= 2 && x->layout == LAYOUT_ROWS && !x->order[0] && x->shape.dim[x->shape.rank - 1] == features &&
+           elements(of_type) == features && dtype_is_float(of_type->dtype) && (!b || elements(b) == features);
+}
+
+static bool dora_fits(const Operands *o) {
+    return fits_elements(o) && by_features(o->dora.x, o->dora.norm, o->dora.magnitude, o->dora.b);
+}
+
+static bool dora_dm_fits(const Operands *o) {
+    return same_elements(o->dora_dm.dy, o->dora_dm.x) && by_features(o->dora_dm.x, o->dora_dm.norm, o->dora_dm.dm, o->dora_dm.b);
+}
+
+/* The norm counts as a constant (section 4.3 of the paper), and the bias is that of a frozen layer. */
+static void dora_gradient(Gradients *g, const Op *forward, int dy) {
+    const Op f = *forward;
+    if (gradient_wanted(g, f.dora.magnitude)) {
+        const int dm = gradient_buf(g, f.dora.magnitude);
+        Op *op = gradient_op(g, OP_dora_dm, &f);
+        op->dora_dm.dy = dy;
+        op->dora_dm.x = f.dora.x;
+        op->dora_dm.norm = f.dora.norm;
+        op->dora_dm.b = f.dora.b;
+        op->dora_dm.dm = dm;
+        gradient_add(g, &f, f.dora.magnitude, dm);
+    }
+    if (gradient_wanted(g, f.dora.x)) {
+        const int dx = gradient_buf(g, f.dora.x);
+        Op *op = gradient_op(g, OP_dora, &f); /* without the bias */
+        op->dora.x = dy;
+        op->dora.magnitude = f.dora.magnitude;
+        op->dora.norm = f.dora.norm;
+        op->dora.y = dx;
+        gradient_add(g, &f, f.dora.x, dx);
+    }
+}
+
+const OpRule rule_dora_norm = {dora_norm_fits, dora_norm_flops, NULL, dora_show};
+const OpRule rule_dora = {dora_fits, NULL, dora_gradient, NULL};
+const OpRule rule_dora_dm = {dora_dm_fits, NULL, NULL, NULL};
 
 /* ---- the gradient of a bias alone */
 

@@ -17,6 +17,11 @@ local methods = {}
 
 local NF4 = {load_in_4bit = true, bnb_4bit_quant_type = "nf4", bnb_4bit_use_double_quant = true}
 
+local function with_dora(adapters)
+  adapters.use_dora = true
+  return adapters
+end
+
 -- {name, text, make(model, the adapters' configuration) -> the model}. All of them have precision = "bf16" unless the command line
 -- or the script says another.
 local METHODS = {
@@ -24,6 +29,10 @@ local METHODS = {
   {name = "lora", text = "adapters in fp32 over a frozen base", make = peft.lora},
   {name = "qlora", text = "the same over a base in NF4 with double quantisation",
     make = function(model, adapters) return peft.lora(peft.quantize(model, NF4), adapters) end},
+  {name = "dora", text = "lora with a magnitude for each row of a weight",
+    make = function(model, adapters) return peft.lora(model, with_dora(adapters)) end},
+  {name = "qdora", text = "the same over a base in NF4 with double quantisation",
+    make = function(model, adapters) return peft.lora(peft.quantize(model, NF4), with_dora(adapters)) end},
 }
 for _, method in ipairs(METHODS) do METHODS[method.name] = method end
 local NAMES = {}
@@ -66,7 +75,7 @@ end
 
 methods.options = {
   {name = "method", argument = "M,M", take = take_method, completes = {words = table.concat(NAMES, " ")},
-    text = "fine-tuning: the largest batch by each of full, lora, qlora, with --seq on the cards of --device"},
+    text = "fine-tuning: the largest batch by each of " .. table.concat(NAMES, ", ") .. ", with --seq on the cards of --device"},
   {name = "seq", argument = "N,N", take = take_seq, text = "with --method: tokens of a sample (default: the script's)"},
   options.rank,
   {name = "target", argument = "NAME,NAME", text = "with --method: the layers that have adapters (all-linear)"},

@@ -10,23 +10,25 @@ local adapters = {}
 adapters.WEIGHTS, adapters.CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 -- What a file calls the parameter of that name: "q_proj.lora_A.default.weight" is
--- "base_model.model.q_proj.lora_A.weight". nil: it is no adapter's.
+-- "base_model.model.q_proj.lora_A.weight"; a magnitude of DoRA is a tensor of its own, "...q_proj.lora_magnitude_vector". nil: it
+-- is no adapter's.
 function adapters.file_name(name)
   local path, part, rest = name:match "^(.*)%.(lora_[%w_]+)%.default(%.?.*)$"
+  if part == "lora_magnitude_vector" then rest = "" end
   return path and ("base_model.model.%s.%s%s"):format(path, part, rest)
 end
 
 -- ---- the configuration
 
 -- Fields that mt.peft.lora takes as the file has them
-local TAKEN = {"r", "lora_alpha", "lora_dropout", "use_rslora", "init_lora_weights", "target_modules", "exclude_modules",
+local TAKEN = {"r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "init_lora_weights", "target_modules", "exclude_modules",
   "layers_to_transform", "rank_pattern", "alpha_pattern"}
 -- The only values that are known of others, where the file has them and they are not null
-local MUST = {peft_type = "LORA", bias = "none", use_dora = false, lora_bias = false, use_qalora = false,
+local MUST = {peft_type = "LORA", bias = "none", lora_bias = false, use_qalora = false,
   modules_to_save = false, target_parameters = false, trainable_token_indices = false, layer_replication = false,
   arrow_config = false, alora_invocation_tokens = false}
 -- Those on which the values hang that an adapter's file has
-local MEANS = {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern"}
+local MEANS = {"r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern"}
 
 local function fail(path, format, ...) error(util.failure(util.printable(path .. ": " .. format:format(...)), "format"), 0) end
 
@@ -61,7 +63,7 @@ end
 function adapters.check_config(folder, config)
   local found = adapters.read_config(folder)
   for _, field in ipairs(MEANS) do
-    local expected, value = literal.of(config[field] or 0), literal.of(found[field] or 0)
+    local expected, value = literal.of(config[field] or false), literal.of(found[field] or false)
     if expected ~= value then
       fail(folder .. "/" .. adapters.CONFIG, "%s: expected %s, as mt.peft.lora was given it, found %s", field, expected, value)
     end

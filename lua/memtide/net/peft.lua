@@ -1,7 +1,8 @@
 -- mt.peft: fine-tuning with few parameters. Names, defaults and formulas are those of PEFT 0.21 (peft/tuners/lora).
 --
 -- LoRA adds to the product of a frozen layer one of low rank: y = base_layer(x) + lora_B(lora_A(dropout(x))) scaling, with
--- scaling = lora_alpha / r, of rsLoRA lora_alpha / sqrt(r). lora_A starts as nn.Linear does, lora_B at zero.
+-- scaling = lora_alpha / r, of rsLoRA lora_alpha / sqrt(r). lora_A starts as nn.Linear does, lora_B at zero. DoRA has a magnitude
+-- for each output feature beside it, which takes the place of the norm of its row of the weights' sum (nn.DoraLinear).
 local adapters = require "memtide.net.adapters"
 local nn = require "memtide.net.nn"
 local util = require "memtide.base.util"
@@ -16,7 +17,7 @@ local FEATURES = {
 -- The layers that target_modules = "all-linear" leaves out: what gives the logits
 local HEADS = {lm_head = true, embed_out = true, classifier = true, score = true, qa_outputs = true}
 
-local DEFAULTS = {r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, init_lora_weights = true,
+local DEFAULTS = {r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, use_dora = false, init_lora_weights = true,
   autocast_adapter_dtype = true}
 local FIELDS = util.sorted_keys(DEFAULTS)
 table.move({"target_modules", "exclude_modules", "layers_to_transform", "rank_pattern", "alpha_pattern"}, 1, 5, #FIELDS + 1, FIELDS)
@@ -75,7 +76,7 @@ local function configured(given)
   number(config, "lora_alpha", 0)
   number(config, "lora_dropout", 0)
   if config.lora_dropout >= 1 then util.fail("peft.lora: lora_dropout: expected a number below 1, found %s", config.lora_dropout) end
-  for _, flag in ipairs{"use_rslora", "autocast_adapter_dtype"} do util.check_flag("peft.lora: " .. flag, config[flag]) end
+  for _, flag in ipairs{"use_rslora", "use_dora", "autocast_adapter_dtype"} do util.check_flag("peft.lora: " .. flag, config[flag]) end
   if config.init_lora_weights ~= true and config.init_lora_weights ~= false and config.init_lora_weights ~= "gaussian" then
     util.fail('peft.lora: init_lora_weights: expected true, false or "gaussian", found %s', tostring(config.init_lora_weights))
   end
@@ -144,6 +145,20 @@ local function of_pattern(pattern, path, usual)
   return longest and pattern[longest] or usual
 end
 
+-- What the layer with an adapter computes, of self's children. With DoRA `magnitudes` scales the features of base_layer(x) + the
+-- adapter's; where dropout changes the adapter's input, base_layer gives these of that, too, and stays what it is of x.
+local function forward(self, x)
+  local result = self.base_layer(x)
+  local dropped = self.lora_dropout and self["lora_dropout.default"](x) or x
+  local low_rank = self["lora_B.default"](self["lora_A.default"](dropped)) * self.scaling
+  if not self.use_dora then return result + low_rank end
+  local magnitudes = self["lora_magnitude_vector.default"]
+  if not self.lora_dropout then return magnitudes(result + low_rank) end
+  local again = self.base_layer(dropped)
+  local scaled = magnitudes(again + low_rank)
+  return result - again + scaled
+end
+
 -- Turns the layer, in its place, into a graph of a copy of it and its adapter: whoever holds or calls it has the sum.
 local function adapt(layer, path, config)
   local r, alpha = of_pattern(config.rank_pattern, path, config.r), of_pattern(config.alpha_pattern, path, config.lora_alpha)
@@ -156,15 +171,14 @@ local function adapt(layer, path, config)
     base_layer = base, listing = "lora.Linear",
     ["lora_A.default"] = nn.nn.Linear(from, r, {bias = false, std = init == "gaussian" and 1 / r or nil}),
     ["lora_B.default"] = nn.nn.Linear(r, to, {bias = false, std = init and 0 or nil}),
-    forward = function(self, x)
-      local result = self.base_layer(x)
-      local dropped = self.lora_dropout and self["lora_dropout.default"](x) or x
-      return result + self["lora_B.default"](self["lora_A.default"](dropped)) * scaling
-    end,
+    forward = forward, scaling = scaling, use_dora = config.use_dora,
     lora_dropout = config.lora_dropout > 0,
   }
+  if config.use_dora then parts["lora_magnitude_vector.default"] = nn.nn.DoraLinear{scaling = scaling} end
   if config.autocast_adapter_dtype then
-    for _, name in ipairs{"lora_A.default", "lora_B.default"} do parts[name]:float() end
+    for _, name in ipairs{"lora_A.default", "lora_B.default", "lora_magnitude_vector.default"} do
+      if parts[name] then parts[name]:float() end
+    end
   end
   if parts.lora_dropout then parts["lora_dropout.default"] = nn.nn.Dropout(config.lora_dropout) end
   local graph = nn.nn.Graph(parts)
@@ -185,6 +199,7 @@ end
 --   rank_pattern, alpha_pattern  {name = r}, {name = lora_alpha} of some of the layers
 --   autocast_adapter_dtype  adapters are fp32 where the precision makes weights 16-bit (of get_peft_model)
 --   use_rslora           scaling = lora_alpha / sqrt(r)
+--   use_dora             a magnitude for each output feature, too, which starts as the norm of its row
 --   init_lora_weights    true; "gaussian": lora_A normal with the standard deviation 1 / r; false: lora_B as nn.Linear, too
 -- Raises where a field is wrong, or a name is that of no layer.
 function peft.lora(model, given)

@@ -286,12 +286,16 @@ end
 
 local WRITTEN = {"format", "pt", "version", core.version} -- the metadata of weights
 
--- The parameters as the model without adapters has them -> the list, {[name] = {number of lora_A, of lora_B, scaling}}
+local MAGNITUDE = ".lora_magnitude_vector.default.weight"
+
+-- The parameters as the model without adapters has them -> the list, {[name] = {number of lora_A, of lora_B, scaling,
+-- number of the magnitude of DoRA}}
 local function merged(trainer, list)
   local found, kept, sums = by_name(list), {}, {}
   for _, module in ipairs(trainer.adapters and trainer.adapters.modules or {}) do
     local a, b = found[module.path .. ".lora_A.default.weight"], found[module.path .. ".lora_B.default.weight"]
-    sums[module.path .. ".weight"] = {a.number, b.number, module.scaling}
+    local magnitude = found[module.path .. MAGNITUDE]
+    sums[module.path .. ".weight"] = {a.number, b.number, module.scaling, magnitude and magnitude.number}
   end
   for _, tensor in ipairs(list) do
     tensor.name = tensor.name:gsub("%.base_layer%.", ".")
@@ -340,10 +344,25 @@ local function without_adapters(wanted, found)
   return kept
 end
 
+-- The numbers of DoRA's magnitudes that are still what they start as, the norms of their weights, and that the file, which brings
+-- weights, does not have; nil, message, code
+local function untrained(trainer, wanted)
+  local list, among = {}, by_name(wanted)
+  for _, param in ipairs(parameters(trainer)) do
+    if param.name:sub(-#MAGNITUDE) == MAGNITUDE and not among[param.name] then
+      local is, message, code = core.is_norm(trainer.runtime, param.number)
+      if is == nil then return nil, message, code end
+      if is then list[#list + 1] = param.number end
+    end
+  end
+  return list
+end
+
 -- load(path, {strict = true, skip = {names}}) -> {missing = {names}, unexpected = {names}}; nil, message, code
 -- path: a file, an index of several, or a folder that has a model.safetensors or its index
 -- As PyTorch's load_state_dict: shapes must agree, names too unless strict is false. Tensors named in skip are ignored. A file
--- of the model without adapters leaves the adapters as they are.
+-- of the model without adapters leaves the adapters as they are; but DoRA's magnitudes that were not trained become the norms of
+-- the weights that are loaded.
 -- If something does not fit, it raises before anything is changed.
 function weights.load(trainer, path, options)
   options = check_options("load", path, options, {"strict", "skip"})
@@ -359,7 +378,17 @@ function weights.load(trainer, path, options)
   end
   rename(trainer.files, names_of(trainer), found)
   resolve_aliases(trainer, found)
-  return load_found(trainer, "load", path, files, without_adapters(wanted, found), found, options.strict == false)
+  wanted = without_adapters(wanted, found)
+  local follow, loaded, done
+  follow, message, code = untrained(trainer, wanted)
+  if not follow then return nil, message, code end
+  loaded, message, code = load_found(trainer, "load", path, files, wanted, found, options.strict == false)
+  if not loaded then return nil, message, code end
+  for _, number in ipairs(follow) do
+    done, message, code = core.set_norm(trainer.runtime, number)
+    if not done then return nil, message, code end
+  end
+  return loaded
 end
 
 -- ---- adapters
