@@ -38,22 +38,37 @@ static int ask_again(Program *p, const Spare *s, int i, Err *e) {
     return OK;
 }
 
-/* Asks for all such ops; takes it all back if the arena has grown, because the free pieces do not lie together.
- * had[n_ops] is scratch. */
+/* The ops get what they had before; had[n] what they have now. */
+static void exchange(Program *p, Had *had, int n) {
+    for (int k = 0; k < n; k++) {
+        Op *op = &p->ops[had[k].op];
+        size_t *bytes = &p->bufs[op->workspace].bytes;
+        const Had now = {had[k].op, op->state, *bytes};
+        op->state = had[k].state;
+        *bytes = had[k].bytes;
+        had[k] = now;
+    }
+}
+
+/* Asks for all such ops; takes it all back if the arena has grown, because the free pieces do not lie together. An arena
+ * of s->peak bytes has not grown, since none is smaller. had[n_ops] is scratch. */
 static int ask_all(Program *p, const Spare *s, Had *had, Err *e) {
     size_t before, after;
-    int n = 0, code = placement_arena(p, s->alignment, &before, e);
+    int n = 0, code = OK;
+    bool more = false;
     for (int i = 0; i < p->n_ops && !code; i++) {
         if (!is_beyond(p, &p->ops[i], s->limit)) continue;
-        had[n++] = (Had){i, p->ops[i].state, p->bufs[p->ops[i].workspace].bytes};
+        had[n] = (Had){i, p->ops[i].state, p->bufs[p->ops[i].workspace].bytes};
         code = ask_again(p, s, i, e);
+        more |= had[n].bytes != p->bufs[p->ops[i].workspace].bytes;
+        n++;
     }
-    if (!code) code = placement_arena(p, s->alignment, &after, e);
-    for (int k = 0; !code && after > before && k < n; k++) {
-        Op *op = &p->ops[had[k].op];
-        op->state = had[k].state;
-        p->bufs[op->workspace].bytes = had[k].bytes;
-    }
+    if (code || !more) return code;
+    code = placement_arena(p, s->alignment, &after, e);
+    if (code || after == s->peak) return code;
+    exchange(p, had, n);
+    code = placement_arena(p, s->alignment, &before, e);
+    if (!code && after <= before) exchange(p, had, n);
     return code;
 }
 
