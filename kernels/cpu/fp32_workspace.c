@@ -1,9 +1,11 @@
 #include "fp32_workspace.h"
 
+#include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl_debug.h>
 
 #include "cpu.h"
+#include "isa.h"
 
 float *room_take(Room *r, int64_t floats) {
     assert(floats >= 0 && (uintptr_t)r->base % CPU_ALIGNMENT == 0);
@@ -52,11 +54,47 @@ void fp32_leave(const KArgs *a, const KArgs *wide) {
         if (is_narrow(&a->out[k])) round_back(&a->out[k], wide->out[k].data);
 }
 
+typedef struct Product { int64_t m, n, k; float scale; Matrix a, b, c; bool add; } Product;
+
+static int multiply(const Product *p) {
+    return (int)dnnl_sgemm(p->a.transposed ? 'T' : 'N', p->b.transposed ? 'T' : 'N', p->m, p->n, p->k, p->scale, p->a.at, p->a.stride,
+                           p->b.at, p->b.stride, p->add ? 1.0f : 0.0f, p->c.at, p->c.stride);
+}
+
+/* Row or column i of the matrix, at its first element */
+static float *row_at(Matrix m, int64_t i) { return m.at + (m.transposed ? i : i * m.stride); }
+static float *column_at(Matrix m, int64_t i) { return m.at + (m.transposed ? i * m.stride : i); }
+
+/* Panels of PANEL rows or columns of c, whichever are more, each by one thread: without AVX-512, oneDNN parts long sums among the
+ * threads that there are, and then the number of threads would change bits. */
+static int multiply_panels(const Product *all) {
+    enum { PANEL = 128 };
+    const bool by_rows = all->m >= all->n;
+    const int64_t count = by_rows ? all->m : all->n;
+    int status = 0;
+#pragma omp parallel if (count > PANEL)
+    {
+        omp_set_num_threads(1); /* of this thread, in this region */
+#pragma omp for schedule(static)
+        for (int64_t from = 0; from < count; from += PANEL) {
+            Product p = *all;
+            if (by_rows) p.m = min_i64(PANEL, count - from), p.a.at = row_at(p.a, from), p.c.at = row_at(p.c, from);
+            else p.n = min_i64(PANEL, count - from), p.b.at = column_at(p.b, from), p.c.at = column_at(p.c, from);
+            const int failed = multiply(&p);
+            if (failed) {
+#pragma omp atomic write
+                status = failed;
+            }
+        }
+    }
+    return status;
+}
+
 int product(int64_t m, int64_t n, int64_t k, float scale, Matrix a, Matrix b, bool add, Matrix c) {
     assert(m > 0 && n > 0 && k > 0 && !c.transposed && c.stride >= n);
     assert(a.stride >= (a.transposed ? m : k) && b.stride >= (b.transposed ? k : n));
-    return (int)dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, scale, a.at, a.stride, b.at,
-                           b.stride, add ? 1.0f : 0.0f, c.at, c.stride);
+    const Product p = {m, n, k, scale, a, b, c, add};
+    return isa_has(dnnl_cpu_isa_avx512_core) ? multiply(&p) : multiply_panels(&p);
 }
 
 int product_check(int status, Err *e) {
