@@ -86,7 +86,7 @@ static void begin(Operands *o, Device *d, const Case *c) {
     const Shard x = c->kind == OP_all_gather ? o->own : c->kind == OP_all_reduce || c->kind == OP_reduce_scatter ? whole : none;
     const Shard y = c->kind == OP_reduce_scatter ? o->own : whole;
     o->x_n = x.count, o->x_first = x.first, o->y_n = y.count, o->y_first = y.first;
-    o->attr.collective = (CollectiveAttr){WORLD, rank, 1, MESH_DATA};
+    o->attr.collective = (CollectiveAttr){.world = WORLD, .rank = rank, .bucket = 1, .axis = MESH_DATA};
     o->args = (KArgs){.kind = c->kind, .attr = &o->attr, .device = d};
     if (o->x_n) o->args.in[0] = (View){.shape = {1, {o->x_n}}, .dtype = c->type, .count = o->x_n};
     o->args.out[0] = (View){.shape = {1, {o->y_n}}, .dtype = c->type, .count = o->y_n};
