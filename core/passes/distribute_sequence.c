@@ -155,14 +155,19 @@ static int take_slice(Program *p, int x, const Op *of) {
     return y;
 }
 
-static int gather(Program *p, int x, bool terms, const Op *of) {
+void split_gather(Split *s, int x, int y, bool terms, const Op *of) {
+    Op *op = emit(s->p, OP_all_gather, x, y, of);
+    op->attr.collective.terms = terms;
+    op_cost(s->p, op);
+}
+
+static int gather(Split *s, int x, bool terms, const Op *of) {
+    Program *p = s->p;
     Shape whole = p->bufs[x].shape;
     whole.dim[STEPS] *= p->tensor;
     const int y = program_like(p, x, CAT_ACTIVATIONS, whole, p->bufs[x].dtype, terms ? "shared" : "whole");
     if (p->failed) return x;
-    Op *op = emit(p, OP_all_gather, x, y, of);
-    op->attr.collective.terms = terms;
-    op_cost(p, op);
+    split_gather(s, x, y, terms, of);
     return y;
 }
 
@@ -181,7 +186,7 @@ int split_read(Split *s, int buf, Reads how, const Op *op) {
     if (sliced ? how == READS_SLICE : how == READS_WHOLE) return buf;
     if (*as != NO_BUF) return *as;
     return *as = how == READS_SLICE ? take_slice(s->p, buf, op)
-                 : sliced           ? gather(s->p, buf, how == READS_SHARED, op)
+                 : sliced           ? gather(s, buf, how == READS_SHARED, op)
                                     : share(s->p, buf, op);
 }
 

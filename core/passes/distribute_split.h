@@ -25,7 +25,7 @@ typedef struct Split {
     int *looked_up;   /* by buffer: how many such embeddings read it as their table */
     bool *by_token;   /* by op: it works on its rank's slice of the sequence */
     bool *sliced;     /* by buffer: the op that makes it makes the rank's slice of the sequence */
-    int *as[READS];   /* by buffer: what has been made of it for ops that read it so, or NO_BUF */
+    int *as[READS];   /* by buffer: what has been made of it for ops that read it so, or NO_BUF; READS_SLICE: or by features */
 } Split;
 
 /* Is the weight, or the bias, a parameter that this op alone reads? */
@@ -41,6 +41,8 @@ int split_sequence(Split *s, Err *e);
 
 /* On behalf of `of`: y is the sum of the ranks' terms, or the rank's slice of it. */
 void split_sum(Split *s, int term, int y, bool sliced, const Op *of);
+/* On behalf of `of`: y is what all ranks have of it, each its slice x. terms: see CollectiveAttr. */
+void split_gather(Split *s, int x, int y, bool terms, const Op *of);
 /* What `op` reads in place of `buf`; emits what makes it, once for all ops that read it so. */
 int split_read(Split *s, int buf, Reads how, const Op *op);
 /* Puts an op that works on its rank's slice of the sequence. */

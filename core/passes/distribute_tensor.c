@@ -69,7 +69,9 @@ static bool by_head(const Split *s, const Op *op, int *blocks) {
 /* The buffer belongs to the region. blocks: how its features are divided. False: it cannot be divided so. */
 static bool join(Split *s, int buf, int blocks) {
     if (s->member[buf]) return s->blocks[buf] == blocks;
-    if (s->place[buf] != UNKNOWN || s->p->bufs[buf].keep) return false;
+    const Buf *b = &s->p->bufs[buf];
+    const bool gathered = blocks == 1 && s->vocabulary && split_last_dim(b) == s->vocabulary; /* a head's output */
+    if (s->place[buf] != UNKNOWN || (b->keep && !gathered)) return false;
     s->member[buf] = true;
     s->blocks[buf] = blocks;
     s->queue[s->n++] = buf;
@@ -236,11 +238,21 @@ static void put_embedding(Split *s, Op op) {
     split_sum(s, term, y, s->sliced[y], &op);
 }
 
+/* An op of a region reads what this rank has of an output that is kept as a whole. */
+static void read_parts(const Split *s, Op *op) {
+    EACH_IN(op, k) {
+        const int in = op->in[k];
+        if (s->place[in] == DIVIDED && s->as[READS_SLICE][in] != NO_BUF) op->in[k] = s->as[READS_SLICE][in];
+    }
+}
+
 /* A cross entropy of some of the logits: ranks exchange what is known of each row, which the gradient needs, too. */
-static void put_loss(Program *p, Op op, bool gradient) {
+static void put_loss(Split *s, Op op, bool gradient) {
+    Program *p = s->p;
     const int64_t rows = p->bufs[op.cross_entropy.x].shape.dim[0];
     if (op.cross_entropy.stats == NO_BUF && gradient)
         op.cross_entropy.stats = program_buf(p, CAT_ACTIVATIONS, shape2(rows, 2), DT_F32, "%s.stats", op.path);
+    read_parts(s, &op);
     op.attr.loss.world = p->tensor;
     op.attr.loss.rank = p->tensor_rank;
     op_cost(p, rewrite_put(p, &op));
@@ -250,21 +262,36 @@ static void put_loss(Program *p, Op op, bool gradient) {
 static uint32_t own_draws(const Program *p, uint32_t id) { return id + ((uint32_t)p->tensor_rank << 20); }
 
 /* Where in the whole tensor, whose last axis is divided, the operand lies. */
-static Within within(const Program *p, const Buf *part, int blocks) {
-    const int64_t piece = split_last_dim(part) / blocks;
+static Within within(const Program *p, const Buf *whole, int blocks) {
+    const int64_t piece = split_last_dim(whole) / p->tensor / blocks;
     return (Within){p->tensor_rank * piece, piece, p->tensor * piece};
+}
+
+/* Puts an op of a region. An output that is kept is the gathered whole of what the ranks make. */
+static void put_divided(Split *s, Op op) {
+    Program *p = s->p;
+    const int y = op.out[0], axis = p->bufs[y].shape.rank - 1;
+    const bool keep = p->bufs[y].keep;
+    if (keep) {
+        op.out[0] = s->as[READS_SLICE][y] = program_like(p, y, CAT_ACTIVATIONS, p->bufs[y].shape, p->bufs[y].dtype, "part");
+        p->bufs[y].alias = NO_BUF;
+    }
+    if (p->failed) return;
+    shrink(p, op.out[0], axis);
+    op_cost(p, rewrite_put(p, &op));
+    if (keep) split_gather(s, op.out[0], y, false, &op);
 }
 
 /* An op between first and last products, which works on its rank's features or heads; or a first product. */
 static void put_inside(Split *s, Op op) {
     Program *p = s->p;
     const int y = op.out[0];
+    read_parts(s, &op);
     if (op.kind == OP_linear) {
         op.linear.x = split_read(s, op.linear.x, READS_SHARED, &op);
         slice(p, op.linear.w, 0, s->blocks[y]);
         if (op.linear.b != NO_BUF) slice(p, op.linear.b, 0, s->blocks[y]);
     }
-    shrink(p, y, p->bufs[y].shape.rank - 1);
     if (op.kind == OP_dropout) op.attr.drop.within = within(p, &p->bufs[y], s->blocks[y]);
     if (op.kind == OP_attention) {
         op.attr.attention.heads /= p->tensor;
@@ -272,7 +299,7 @@ static void put_inside(Split *s, Op op) {
         op.attr.attention.id = own_draws(p, op.attr.attention.id);
         if (op.attention.lse != NO_BUF) shrink(p, op.attention.lse, 1);
     }
-    op_cost(p, rewrite_put(p, &op));
+    put_divided(s, op);
 }
 
 static void put(Split *s, const Op *old, bool by_token, bool gradient) {
@@ -281,7 +308,7 @@ static void put(Split *s, const Op *old, bool by_token, bool gradient) {
     const int y = op.out[0];
     if (op.kind == OP_linear && s->place[op.linear.x] == DIVIDED) put_last(s, op);
     else if (op.kind == OP_embedding && s->place[op.embedding.w] == DIVIDED) put_embedding(s, op);
-    else if (op.kind == OP_cross_entropy && s->place[op.cross_entropy.x] == DIVIDED) put_loss(p, op, gradient);
+    else if (op.kind == OP_cross_entropy && s->place[op.cross_entropy.x] == DIVIDED) put_loss(s, op, gradient);
     else if (y != NO_BUF && s->place[y] == DIVIDED) put_inside(s, op);
     else if (by_token) split_put_slice(s, old);
     else {
