@@ -16,6 +16,7 @@ local cases = {
   {case = "ZeRO-2", world = ranks, zero = 2},
   {case = "ZeRO-3", world = ranks, zero = 3},
   {case = "tensor", world = ranks, mesh = {tensor = ranks}, accumulate = ranks},
+  {case = "tensor and sequence", world = ranks, mesh = {tensor = ranks}, sequence_parallel = true, accumulate = ranks},
   {case = "tensor and ZeRO-3", world = most, mesh = {data = 2, tensor = most // 2}, zero = 3, accumulate = ranks // 2},
 }
 for _, stage in ipairs{0, 3} do
@@ -32,13 +33,14 @@ local function claim(text, source, of, relation, a, b, expect, tolerance)
   claims[#claims + 1] = {claim = text, source = source, of = of, [relation] = {a, b}, expect = expect, tolerance = tolerance}
 end
 
-local ZERO, MEGATRON, PYTORCH = "ZeRO", "Megatron-LM", "PyTorch's DDP"
+local ZERO, MEGATRON, SEQUENCE, PYTORCH = "ZeRO", "Megatron-LM", "Megatron-LM's sequence parallelism", "PyTorch's DDP"
 claim("ranks of other samples give the loss of one rank, to the bit", PYTORCH, "loss_last", "equal", cell "data parallel", cell "one rank")
 for stage = 1, 3 do
   claim(("... also in stage %d"):format(stage), ZERO, "loss_last", "equal", cell("ZeRO-" .. stage), cell "one rank")
 end
 claim("... also where activations are computed again", ZERO, "loss_last", "equal", cell "stage 3, checkpointed", cell "one rank")
 claim("products in parts give it but for rounding", MEGATRON, "loss_last", "equal", cell "tensor", cell "one rank", nil, 1e-4)
+claim("... also with slices of the sequence between them", SEQUENCE, "loss_last", "equal", cell "tensor and sequence", cell "one rank", nil, 1e-4)
 claim("... also with ZeRO-3", MEGATRON, "loss_last", "equal", cell "tensor and ZeRO-3", cell "one rank", nil, 1e-4)
 for _, precision in ipairs{"fp32", "amp_bf16"} do
   local function of(case) return cell(case, precision) end
@@ -54,6 +56,7 @@ for _, precision in ipairs{"fp32", "amp_bf16"} do
   claim("... the second", ZERO, "peak_bytes", "less", of "stage 2, two micro-batches", of "stage 0, two micro-batches")
   claim("... the third", ZERO, "peak_bytes", "less", of "ZeRO-3", of "ZeRO-2")
   claim(precision .. ": divided products need less, too", MEGATRON, "peak_bytes", "less", of "tensor", of "data parallel")
+  claim("... and less with the sequence divided between them", SEQUENCE, "activations_bytes", "less", of "tensor and sequence", of "tensor")
 end
 
 return mt.experiment{

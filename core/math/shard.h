@@ -39,4 +39,18 @@ MT_FN Shard shard_of_sum(int64_t n, int world, int r) {
     return s;
 }
 
+/* Where the parts of all ranks lie in a tensor of n elements: `pieces` neighbours of `each`, which are divided each for itself
+ * among the ranks, equally; or, pieces 0, shards. */
+typedef struct Division { int64_t n, pieces, each; } Division;
+
+/* Rank r's part of a piece, from the tensor's begin. A tensor of shards is one piece. */
+MT_FN Shard division_part(Division d, int64_t piece, int world, int r) {
+    Shard s;
+    if (!d.pieces) return shard_of(d.n, world, r);
+    s.count = d.each / world;
+    s.first = piece * d.each + r * s.count;
+    return s;
+}
+MT_FN int64_t division_pieces(Division d) { return d.pieces ? d.pieces : 1; }
+
 #endif

@@ -6,14 +6,15 @@
  * block is one unit. What follows the last cut, above all the loss, is never dropped: it would be needed again at once.
  * Segments are those of nn.Checkpoint (marked), every unit (all), about sqrt(n) runs of units (sqrt: Chen et al. 2016,
  * "Training Deep Nets with Sublinear Memory Cost"), or what fits a number of bytes (checkpoint_budget.c). Mode
- * "selective" drops single cheap ops in place of segments (checkpoint_selective.c). */
+ * "selective" drops single cheap ops in place of segments (checkpoint_selective.c). What is gathered of a sequence for products
+ * is kept in no mode: ranks keep their slices of it, and gather it once more. */
 #include "checkpoint.h"
 
 #include <assert.h>
 
 int pass_checkpoint(Program *p, Compile *under) {
     Checkpoint mode = under->settings->checkpoint;
-    if (under->settings->eval || mode == CHECKPOINT_NONE || p->forward_end == p->n_ops) return OK;
+    if (under->settings->eval || (mode == CHECKPOINT_NONE && !under->settings->sequence_parallel) || p->forward_end == p->n_ops) return OK;
     assert(p->body_end == p->n_ops && p->micro_batches == 1); /* before accumulate and update */
     Chain c;
     int code = OK, *segment = scratch_new(&under->scratch, (size_t)p->forward_end, sizeof *segment);

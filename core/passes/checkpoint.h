@@ -24,12 +24,16 @@ typedef struct Chain {
     const Program *p; /* borrowed: as the checkpoint pass gets it; later passes keep its forward ops' numbers */
     int *writer;      /* by root buffer: the forward op that writes its storage, or NO_OP */
     bool *saved;      /* by root buffer: the backward pass reads it */
+    bool *gathers;    /* by forward op: it gathers slices of a sequence for products, and for their gradients once more */
     Cut *cut;
     int n_cuts;       /* at least 2: the start and the end of the forward ops */
 } Chain;
 
 /* Finds the chain of a program that has a backward pass. Memory comes from s; false: s->failed. */
 bool chain_find(Chain *c, const Program *p, Scratch *s);
+
+/* The choice that drops nothing but what is gathered: slices of a sequence are what the ranks keep. */
+void chain_store(const Chain *c, int *segment);
 
 /* The choice that a mode stands for; not for CHECKPOINT_SELECTIVE and CHECKPOINT_BUDGET, which compare bytes. */
 void chain_choose(const Chain *c, Checkpoint mode, int *segment);

@@ -318,7 +318,7 @@ static const Label *quickest(const Solver *s, size_t bound) {
 
 /* The choice that a label of the last cut stands for. */
 static void trace(const Solver *s, const Label *end, int *segment) {
-    memset(segment, 0, (size_t)s->c->p->forward_end * sizeof *segment);
+    chain_store(s->c, segment);
     for (int to = s->n; to > 0;) {
         for (int i = s->c->cut[end->cut].at; end->dropped && i < s->c->cut[to].at; i++) segment[i] = to;
         to = end->cut;

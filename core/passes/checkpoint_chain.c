@@ -25,6 +25,16 @@ static void find_writers(Chain *c) {
         EACH_IN(&p->ops[i], k) c->saved[program_root(p, p->ops[i].in[k])] = true;
 }
 
+/* Fills c->gathers. What the forward pass does not read comes about right before the backward pass. */
+static void find_gathers(Chain *c, bool *read) {
+    const Program *p = c->p;
+    for (int i = p->forward_end - 1; i >= 0; i--) {
+        const Op *op = &p->ops[i];
+        c->gathers[i] = op->kind == OP_all_gather && op->attr.collective.terms && read[op->out[0]];
+        EACH_IN(op, k) read[program_root(p, op->in[k])] = true;
+    }
+}
+
 /* at[forward_end + 1]: a storage crosses the positions after its writer up to its last reader. The entries are the
  * differences to the position before, until they are summed up. end[n_bufs] is scratch. */
 static void find_crossings(const Chain *c, Crossing *at, int *end) {
@@ -60,12 +70,14 @@ static void find_cuts(Chain *c, const Crossing *at) {
 bool chain_find(Chain *c, const Program *p, Scratch *s) {
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->forward_end;
     assert(p->forward_end > 0 && p->forward_end < p->n_ops); /* there is a backward pass */
-    *c = (Chain){p, scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(bool)),
+    *c = (Chain){p, scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(bool)), scratch_new(s, ops, sizeof(bool)),
                  scratch_new(s, ops + 2, sizeof(Cut)), 0};
+    bool *read = scratch_new(s, bufs, sizeof *read);
     Crossing *at = scratch_new(s, ops + 2, sizeof *at);
     int *end = scratch_new(s, bufs, sizeof *end);
     if (s->failed) return false;
     find_writers(c);
+    find_gathers(c, read);
     find_crossings(c, at, end);
     find_cuts(c, at);
     return true;
@@ -77,12 +89,15 @@ bool chain_find(Chain *c, const Program *p, Scratch *s) {
  * anyway; else it costs bytes, as with the large map before a max pooling. */
 static bool is_free(const Chain *c, int cut) { return c->cut[cut].root == NO_BUF || c->saved[c->cut[cut].root]; }
 
+/* What op i's segment is where it belongs to none that is dropped. */
+static int stored(const Chain *c, int i) { return c->gathers[i] ? ALONE : STORED; }
+
 /* Each unit is a segment, except the last one, the loss, which stays. */
 static void choose_all(const Chain *c, int *segment) {
     int number = 0;
     for (int u = 1; u < c->n_cuts - 1; u++) {
         if (is_free(c, u - 1)) number = u;
-        for (int i = c->cut[u - 1].at; i < c->cut[u].at; i++) segment[i] = number;
+        for (int i = c->cut[u - 1].at; i < c->cut[u].at; i++) segment[i] = number ? number : stored(c, i);
     }
 }
 
@@ -111,13 +126,18 @@ static void choose_sqrt(const Chain *c, int *segment) {
         }
     }
     for (int i = 0; i < c->p->forward_end; i++)
-        if (segment[i] == number) segment[i] = 0;
+        if (segment[i] == number) segment[i] = stored(c, i);
+}
+
+void chain_store(const Chain *c, int *segment) {
+    for (int i = 0; i < c->p->forward_end; i++) segment[i] = stored(c, i);
 }
 
 void chain_choose(const Chain *c, Checkpoint mode, int *segment) {
     assert(mode != CHECKPOINT_SELECTIVE && mode != CHECKPOINT_BUDGET);
-    memset(segment, 0, (size_t)c->p->forward_end * sizeof *segment);
-    for (int i = 0; i < c->p->forward_end && mode == CHECKPOINT_MARKED; i++) segment[i] = c->p->ops[i].region;
+    chain_store(c, segment);
+    for (int i = 0; i < c->p->forward_end && mode == CHECKPOINT_MARKED; i++)
+        if (c->p->ops[i].region) segment[i] = c->p->ops[i].region;
     if (mode == CHECKPOINT_ALL) choose_all(c, segment);
     if (mode == CHECKPOINT_SQRT) choose_sqrt(c, segment);
 }

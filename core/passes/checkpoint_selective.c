@@ -56,7 +56,7 @@ int chain_select(const Chain *c, Compile *under, int *segment) {
     int *depth = scratch_new(&under->scratch, (size_t)c->p->n_bufs, sizeof *depth);
     if (under->scratch.failed) return OK;
     for (int deep = 0; deep <= DEEPEST; deep++) {
-        memset(tried, 0, bytes);
+        chain_store(c, tried);
         chain_lighten(c, deep, c->p->forward_end, tried, depth);
         int code = chain_arena(c, tried, under, &arena);
         if (code) return code;

@@ -34,8 +34,8 @@ static int loss_of(Uses *u, int linear, bool drop) {
 /* Are the rows of a cross entropy those of x? Then the linear layer's last dimension is that of the classes. */
 static bool rows_fit(const Program *p, const Op *linear, const Op *loss) {
     const Buf *x = &p->bufs[linear->linear.x], *y = &p->bufs[linear->linear.y];
-    return !loss->attr.loss.log && y->layout == LAYOUT_ROWS && x->layout == LAYOUT_ROWS &&
-           program_classes(p, loss) == p->bufs[linear->linear.w].shape.dim[0];
+    const Shape w = program_whole_shape(&p->bufs[linear->linear.w]);
+    return !loss->attr.loss.log && y->layout == LAYOUT_ROWS && x->layout == LAYOUT_ROWS && program_classes(p, loss) == w.dim[0];
 }
 
 static void chunk_loss(Uses *u, int i, int chunks) {

@@ -49,6 +49,8 @@ static int check_ranks(const Settings *s, Err *e) {
     if (s->world % others || (s->mesh.data && s->mesh.data != data))
         return err_set(e, ERR_SCRIPT, "mesh: expected sizes that multiply to world = %d, found data = %d, tensor = %d, pipeline = %d",
                        s->world, s->mesh.data ? s->mesh.data : (int)data, s->mesh.tensor, s->mesh.pipeline);
+    if (s->sequence_parallel && s->mesh.tensor == 1)
+        return err_set(e, ERR_SCRIPT, "sequence_parallel: expected a mesh with tensor above 1, whose ranks divide the sequence");
     if (s->world > 1 && s->parts)
         return err_set(e, ERR_SCRIPT, "world: a step that runs in parts is that of one rank: expected world = 1");
     return OK;

@@ -26,7 +26,7 @@ static inline void distribute_op(Program *p, OpKind kind, MeshAxis axis, int in,
     op->in[0] = in;
     op->out[0] = out;
     const AxisPlace at = program_axis(p, axis);
-    op->attr.collective = (CollectiveAttr){at.world, at.rank, bucket, axis};
+    op->attr.collective = (CollectiveAttr){.world = at.world, .rank = at.rank, .bucket = bucket, .axis = axis};
     op_cost(p, op);
 }
 

@@ -7,6 +7,9 @@
  *                                      dw = reduce_scatter(dw.whole)        zero >= 1: this rank's shard of the sum
  *                                      w = sgd(dw)
  *
+ * Ranks that divide the sequence (distribute_sequence.c) each make a term of the gradients of norms and biases, and sum these up,
+ * too.
+ *
  * They are sent in buckets: as soon as the gradients that have come about since the last bucket have bucket_bytes. The
  * ops stand there in line with the others: no device sends beside computing yet. Several micro-batches are summed up first, in whole, and the sums are sent once
  * per step; but where gradients are divided (zero >= 2), each micro-batch's are sent, and only shards are summed up. */
@@ -21,18 +24,30 @@ typedef struct Bucket {
     int number;     /* of the next bucket */
 } Bucket;
 
-/* Emits the sum of the parameter's gradient over the ranks; it takes the gradient's name and roles. */
-static void send_gradient(Program *p, int param, bool divide, int bucket) {
+/* Emits the sum of the parameter's gradient over the ranks along the axis, or that shard of it (count 0: all); it takes the
+ * gradient's name and roles. */
+static void sum_gradient(Program *p, int param, MeshAxis axis, Shard shard, int bucket) {
     const int part = p->params[param].grad, w = p->params[param].weight;
-    const Shard shard = divide ? distribute_shard(p, part) : (Shard){0, 0};
     if (!shard.count && p->bufs[part].carried) {
-        distribute_op(p, OP_all_reduce_, MESH_DATA, NO_BUF, part, bucket, p->bufs[w].name);
+        distribute_op(p, OP_all_reduce_, axis, NO_BUF, part, bucket, p->bufs[w].name);
         return;
     }
-    const int sum = rewrite_successor(p, part, p->bufs[part].dtype, "whole");
+    const int sum = rewrite_successor(p, part, p->bufs[part].dtype, axis == MESH_DATA ? "whole" : "term");
     if (p->failed) return;
     if (shard.count) distribute_divide(p, sum, shard);
-    distribute_op(p, shard.count ? OP_reduce_scatter : OP_all_reduce, MESH_DATA, part, sum, bucket, p->bufs[w].name);
+    distribute_op(p, shard.count ? OP_reduce_scatter : OP_all_reduce, axis, part, sum, bucket, p->bufs[w].name);
+}
+
+/* Does the parameter have a gradient of which this rank has made a term alone? */
+static bool is_sent(const Program *p, int param) {
+    return p->params[param].grad != NO_BUF && (p->world > 1 || p->bufs[p->params[param].weight].terms);
+}
+
+/* Ranks that have slices of the sequence sum up last, what a rank keeps. */
+static void send_gradient(Program *p, int param, bool divide, int bucket) {
+    const Shard shard = divide ? distribute_shard(p, p->params[param].grad) : (Shard){0, 0};
+    if (p->world > 1) sum_gradient(p, param, MESH_DATA, shard, bucket);
+    if (p->bufs[p->params[param].weight].terms && !p->failed) sum_gradient(p, param, MESH_TENSOR, (Shard){0, 0}, bucket);
 }
 
 static void send_bucket(Program *p, Bucket *b, bool divide) {
@@ -53,7 +68,7 @@ static bool sends_each(const Settings *s) { return s->accumulate == 1 || s->zero
 
 int pass_reduce_gradients(Program *p, Compile *c) {
     const Settings *s = c->settings;
-    if (p->world == 1 || s->eval || !sends_each(s)) return OK;
+    if ((p->world == 1 && p->tensor == 1) || s->eval || !sends_each(s)) return OK;
     assert(p->body_end == p->n_ops);
     Bucket bucket = {scratch_new(&c->scratch, (size_t)p->n_params, sizeof(int)), 0, 0, 1};
     Rewriter r;
@@ -62,7 +77,7 @@ int pass_reduce_gradients(Program *p, Compile *c) {
         rewrite_put(p, op);
         EACH_OUT(op, k) {
             const int param = p->bufs[op->out[k]].param;
-            if (param >= 0 && p->params[param].grad == op->out[k]) collect(p, &bucket, param, s);
+            if (param >= 0 && p->params[param].grad == op->out[k] && is_sent(p, param)) collect(p, &bucket, param, s);
         }
     }
     rewrite_end(&r);
@@ -91,12 +106,12 @@ static void draw_apart(Program *p) {
 
 int pass_reduce_sums(Program *p, Compile *c) {
     const Settings *s = c->settings;
+    for (int i = 0; i < p->n_params && !s->eval && !sends_each(s); i++)
+        if (is_sent(p, i)) send_gradient(p, i, s->zero >= 1, 1);
     if (p->world == 1) return OK;
     const bool once = p->micro_batches == 1;
     for (int i = 0; i < p->n_ops; i++) rewrite_part_of_batch(&p->ops[i], p->world);
     draw_apart(p);
-    for (int i = 0; i < p->n_params && !s->eval && !sends_each(s); i++)
-        if (p->params[i].grad != NO_BUF) send_gradient(p, i, s->zero >= 1, 1);
     send_losses(p);
     if (once) p->body_end = p->n_ops;
     if (s->eval) p->forward_end = p->n_ops;

@@ -194,6 +194,7 @@ typedef struct Settings {
     int loss_chunks;         /* parts of the logits that are there one at a time, at least 1 */
     int world, rank;         /* ranks that train together, at least 1; the one that the program is for, below world */
     MeshSizes mesh;
+    bool sequence_parallel;  /* what lies between divided layers is divided along the sequence */
     PipelineSchedule pipeline_schedule;
     int zero;                /* ZeRO's stage, 0 to 3 */
     int gather_ahead;        /* layers before its use in which a weight is gathered */

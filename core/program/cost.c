@@ -25,18 +25,16 @@ Transfer program_transfer(const Program *p, MeshAxis axis) {
     int64_t bucket = 0, rounds = 0; /* the open bucket, and the rounds that are counted of it */
     for (int i = 0; i < p->n_ops; i++) {
         const Transfer one = op_transfer(p, &p->ops[i]);
-        const bool pipelined = p->ops[i].kind == OP_transfer;
-        const CollectiveAttr *a = &p->ops[i].attr.collective;
-        const MeshAxis along = pipelined ? MESH_PIPELINE : a->axis;
-        const int64_t its = pipelined ? 0 : a->bucket;
+        const CollectiveAttr a = op_collective(&p->ops[i]);
+        const int64_t its = a.bucket;
         const int64_t times = i < p->body_end ? p->micro_batches : 1;
-        if (!one.calls || along != axis) continue;
+        if (!one.calls || a.axis != axis) continue;
         const bool again = its && its == bucket;
         if (!again) rounds = 0;
         bucket = its;
         sum.sent += times * one.sent;
         sum.received += times * one.received;
-        sum.calls += again ? 0 : times;
+        sum.calls += again ? 0 : times * one.calls;
         sum.rounds += times * max_i64(one.rounds - rounds, 0);
         rounds = max_i64(rounds, one.rounds);
     }

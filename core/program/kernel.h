@@ -29,6 +29,17 @@ static inline void view_split(const View *v, int axis, int64_t *outer, int64_t *
     }
 }
 
+/* How the parts of which each rank has one lie in the whole: slices along the one axis in which the shapes differ; or shards,
+ * which are seen flat (view_of). */
+static inline Division view_division(const View *whole, const View *part) {
+    Division d = {whole->count, 0, 0};
+    int64_t before = 1;
+    for (int i = 0; part->shape.rank > 1 && i < whole->shape.rank && !d.pieces; before *= whole->shape.dim[i++])
+        if (whole->shape.dim[i] != part->shape.dim[i]) d.pieces = before;
+    if (d.pieces) d.each = whole->count / d.pieces;
+    return d;
+}
+
 typedef struct KArgs {
     OpKind kind;
     const Attr *attr;

@@ -18,7 +18,7 @@ typedef struct Operands {
     const KArgs *a;
     View x, w, b, t, weight, state, dx, dw, db, loss;
     int64_t rows, each, inputs, classes; /* each: rows of a whole part */
-    bool gradient;
+    bool gradient, terms;                /* terms: the loss is wanted, or what its terms are made of */
 } Operands;
 
 /* Where the workspace's pieces lie, in bytes from its start; kernel: the last one */
@@ -47,6 +47,7 @@ static Operands operands_of(const KArgs *a) {
     } else {
         o.loss = a->linear_cross_entropy.loss;
     }
+    o.terms = o.loss.count || a->attr->loss.world;
     o.classes = o.w.shape.dim[0];
     o.inputs = o.w.shape.dim[1];
     o.rows = o.t.count;
@@ -84,9 +85,9 @@ static Places places_of(const Operands *o, size_t sums, size_t alignment) {
     const size_t each = (size_t)o->each, classes = (size_t)o->classes, row = classes * dtype_size(o->x.dtype);
     size_t room = 0;
     Places at;
-    at.sums = piece(&room, o->loss.count ? sums : 0, alignment);
+    at.sums = piece(&room, o->terms ? sums : 0, alignment);
     at.logits = piece(&room, each * row, alignment);
-    at.stats = piece(&room, o->loss.count && o->gradient ? each * sizeof(Softmax) : 0, alignment);
+    at.stats = piece(&room, o->terms && o->gradient ? each * sizeof(Softmax) : 0, alignment);
     at.db = piece(&room, o->db.count ? classes * sizeof(float) : 0, alignment);
     at.kernel = room;
     return at;
@@ -99,7 +100,7 @@ static Part part_of(const Operands *o, const Places *at, int64_t row, int64_t n)
     memset(&p.product, 0, sizeof p.product);
     p.product.linear.tf32 = o->a->attr->loss.tf32;
     p.logits = view(workspace ? workspace + at->logits : NULL, shape2(n, o->classes), o->x.dtype);
-    if (o->loss.count && o->gradient)
+    if (o->terms && o->gradient)
         p.stats = view(workspace ? workspace + at->stats : NULL, shape2(n, 2), DT_F32);
     if (workspace) {
         p.kernel = workspace + at->kernel;
@@ -192,10 +193,13 @@ static int prepare_one(KernelPrepare *prepare, const KArgs *a, size_t limit, voi
 
 static int prepare_part(const LossKernels *with, const Part *p, size_t limit, LossState *s, int size, size_t *room,
                         Err *e) {
-    const KArgs linear = linear_args(p, NULL), dx = dx_args(p, NULL), dw = dw_args(p, NULL);
+    const KArgs linear = linear_args(p, NULL), dx = dx_args(p, NULL), dw = dw_args(p, NULL), terms = terms_args(p);
+    void *none = NULL;
     int code = prepare_one(with->prepare_linear, &linear, limit, &s->linear[size], room, e);
     if (!code && p->o->dx.count) code = prepare_one(with->prepare_dx, &dx, limit, &s->dx[size], room, e);
     if (!code && p->o->dw.count) code = prepare_one(with->prepare_dw, &dw, limit, &s->dw[size], room, e);
+    if (!code && terms.attr->loss.world) code = prepare_one(with->prepare_terms, &terms, limit, &none, room, e);
+    assert(!none);
     return code;
 }
 
@@ -251,7 +255,7 @@ int linear_loss_run(const LossKernels *with, const KArgs *a, Err *e) {
         const int size = p.n == o.each ? WHOLE : LAST;
         const KArgs linear = linear_args(&p, s->linear[size]), terms = terms_args(&p), slopes = slopes_args(&p);
         code = with->linear(&linear, e);
-        if (!code && o.loss.count) code = with->terms(&terms, sums, bytes, e);
+        if (!code && o.terms) code = with->terms(&terms, sums, bytes, e);
         if (!code && o.gradient) code = with->slopes(&slopes, &o.t, e);
         if (!code && o.gradient) code = gradients(with, &p, workspace + at.db, s, size, e);
     }

@@ -3,7 +3,8 @@
  * there as a whole:
  *
  *   linear            logits = x w^T + b, in x's type, into the workspace
- *   cross_entropy     their terms are added to the loss
+ *   cross_entropy     their terms are added to the loss; where ranks have some of the classes each, they exchange what these
+ *                     are made of, and the gradient needs that even where no loss is wanted
  *   cross_entropy_dx  in the logits' place
  *   bias_db           is added to db
  *   linear_dw         dw += logits^T x
@@ -22,6 +23,7 @@
 typedef struct LossKernels {
     size_t alignment; /* of operands, in bytes */
     KernelPrepare *prepare_linear, *prepare_dx, *prepare_dw;
+    KernelPrepare *prepare_terms; /* for `terms` where ranks have some of the classes each; keeps no state */
     KernelRun *linear, *dx, *dw, *db, *accumulate;
     /* Bytes of the sums of terms of parts like a, a cross_entropy */
     size_t (*sums)(const KArgs *a);

@@ -30,9 +30,33 @@ MT_FN float loss_beta(const LossAttr *loss, const float *w, int64_t classes, int
     return w ? w[i % classes] : loss->beta;
 }
 
+/* All classes, of which x has `own`; and the first of these. */
+MT_FN int64_t loss_classes(const LossAttr *loss, int64_t own) { return loss->world ? own * loss->world : own; }
+MT_FN int64_t loss_first(const LossAttr *loss, int64_t own) { return own * loss->rank; }
+
 /* A sample's row of cross_entropy's stats: the log-probability of class c is x_c - max - log_sum. Both are 0 for an
  * ignored sample, and where x holds log-probabilities. */
 typedef struct Softmax { float max, log_sum; } Softmax;
+
+/* What a rank that has some of the classes tells the others of a sample: of its logits the largest, the sum of exp(x - max),
+ * the sum; and the logit of the sample's own class, 0 where it is another rank's. All are 0 for an ignored sample. */
+typedef struct SoftmaxPart { float max, sum, own, all; } SoftmaxPart;
+
+/* One sample's parts, of `world` ranks, each `stride` from the one before -> what is known of all its logits. *stats: its row. */
+MT_FN SoftmaxPart softmax_join(const SoftmaxPart *part, int64_t stride, int world, Softmax *stats) {
+    SoftmaxPart s = {-INFINITY, 0, 0, 0};
+    double sum = 0;
+    for (int r = 0; r < world; r++) {
+        s.max = part[r * stride].max > s.max ? part[r * stride].max : s.max;
+        s.own += part[r * stride].own;
+        s.all += part[r * stride].all;
+    }
+    for (int r = 0; r < world; r++) sum += (double)part[r * stride].sum * exp((double)(part[r * stride].max - s.max));
+    s.sum = (float)sum;
+    stats->max = s.max;
+    stats->log_sum = (float)log(sum);
+    return s;
+}
 
 /* w: the weights of the classes [C]; NULL: all are 1 */
 MT_FN float class_weight(const float *w, int64_t c) { return w ? w[c] : 1.0f; }
@@ -50,6 +74,13 @@ MT_FN float loss_sure(const LossAttr *loss, const float *w, int64_t target) {
 MT_FN float loss_square(const LossAttr *loss, const float *w, int64_t target, Softmax s) {
     float log_sum = s.max + s.log_sum;
     return loss->beta * class_weight(w, target) * log_sum * log_sum;
+}
+/* The term of a sample, whose classes have no weights, by what softmax_join gives */
+MT_FN double loss_joined(const LossAttr *loss, SoftmaxPart x, int64_t classes, Softmax s) {
+    double term = (double)(1.0f - loss->smoothing) * (double)(s.log_sum - (x.own - s.max));
+    if (loss->smoothing != 0)
+        term -= (double)(loss->smoothing / (float)classes) * ((double)x.all - (double)classes * (double)(s.max + s.log_sum));
+    return loss->beta == 0 ? term : term + (double)loss_square(loss, NULL, 0, s);
 }
 /* The factor of softmax(x) in the gradient: the sum of loss_even and loss_sure over all classes, and the derivative of
  * the z-loss. all: the sum of all weights. */

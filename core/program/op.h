@@ -90,18 +90,25 @@ typedef struct PoolAttr {
  * multiplies), or ACT_NONE; tf32: a GPU may round fp32 operands of the product to 10 bits (the setting "tf32") */
 typedef struct ConvAttr { int32_t stride[2], pad[4], dilation[2], groups; ActAttr fused; int32_t tf32; } ConvAttr;
 typedef struct LinearAttr { ActAttr fused; int32_t tf32; } LinearAttr;
+/* The elements of a tensor that an operand has which is a slice of it along one axis: `piece` neighbours of each `whole`, from
+ * `first` on; piece 0: all elements */
+typedef struct Within { int64_t first, piece, whole; } Within;
+/* The place in the tensor of the operand's element i */
+MT_FN int64_t within_place(Within of, int64_t i) { return of.piece ? of.first + i / of.piece * of.whole + i % of.piece : i; }
+
 /* p: the probability of 0; id: names the op in the stream of random numbers; inplace: the layer asked for it; channels:
- * whole channels are dropped */
-typedef struct DropAttr { float p; uint32_t id; int32_t inplace, channels; } DropAttr;
+ * whole channels are dropped; within: numbers are drawn by the elements' places there (not with channels) */
+typedef struct DropAttr { float p; uint32_t id; int32_t inplace, channels; Within within; } DropAttr;
 /* scale: multiplies the loss; smoothing: label smoothing; sum: reduction = "sum", else "mean"; log: x has
  * log-probabilities, not logits; f: the loss of an element; beta: see loss_term, with logits see loss_square; chunks: in
- * how many parts linear_cross_entropy makes its logits, see loss_chunk; tf32: as in ConvAttr, of its products */
+ * how many parts linear_cross_entropy makes its logits, see loss_chunk; tf32: as in ConvAttr, of its products;
+ * world, rank: x has the classes of this rank, as many as each of `world` along the mesh's axis "tensor" has; 0: it has all */
 typedef struct LossAttr {
     float scale, smoothing;
     int32_t ignore_index, sum, log;
     LossFn f;
     float beta;
-    int32_t chunks, tf32;
+    int32_t chunks, tf32, world, rank;
 } LossAttr;
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
 typedef struct CountAttr { int32_t by; } CountAttr;      /* the ranks of a training: each draws for its micro-batches */
@@ -127,8 +134,8 @@ static inline const char *mesh_axis_name(MeshAxis axis) {
     return names[axis];
 }
 /* The ranks along that axis take part, and this is one of them; bucket: ops of one bucket stand together and are sent
- * together */
-typedef struct CollectiveAttr { int32_t world, rank, bucket; MeshAxis axis; } CollectiveAttr;
+ * together; terms: of an all_gather, what reads y makes a term of the gradient on each rank, not all of it */
+typedef struct CollectiveAttr { int32_t world, rank, bucket; MeshAxis axis; int32_t terms; } CollectiveAttr;
 /* The stages of a pipeline, from 0, between which a tensor goes */
 typedef struct TransferAttr { int32_t from, to; } TransferAttr;
 /* more: it is not the first micro-batch that the body, which has the ops of several, sums up */
@@ -152,14 +159,17 @@ typedef struct AttentionAttr {
 } AttentionAttr;
 
 typedef struct PermuteAttr { int8_t from[SHAPE_MAX]; } PermuteAttr; /* dimension i of y is from[i] of x */
-typedef struct AxisAttr { int32_t axis; int64_t start; } AxisAttr; /* axis: one of PyTorch's dimensions */
+/* axis: one of PyTorch's dimensions; world: of a slice, each of so many ranks along the mesh's axis "tensor" takes its own of
+ * what they all have, 0: there is no other */
+typedef struct AxisAttr { int32_t axis; int64_t start; int32_t world, rank; } AxisAttr;
 /* axis: the dimension of the channels; groups: of a sample's channels, 0: batch normalisation; momentum: below 0 the
  * running statistics are the mean over all batches; eps: below 0 it stands for the machine epsilon of x's type, and the
  * precision pass replaces it by that */
 typedef struct NormAttr { int32_t axis, groups; float eps, momentum; } NormAttr;
 typedef struct SoftmaxAttr { int32_t axis, log; } SoftmaxAttr; /* log: the logarithm of the probabilities */
 typedef struct PlaceAttr { int64_t token; } PlaceAttr;           /* that is looked for, -1: the largest of the row */
-typedef struct EmbeddingAttr { int64_t padding; } EmbeddingAttr; /* the row that gets no gradient, -1: none */
+/* padding: the row that gets no gradient, -1: none; first: that of the table which is w's row 0; rows that w lacks are 0 */
+typedef struct EmbeddingAttr { int64_t padding, first; } EmbeddingAttr;
 typedef struct DoraAttr { float scaling; } DoraAttr;             /* of the product of low rank */
 
 /* All bytes are zero before it is filled, so that memcmp compares attributes. */
@@ -199,6 +209,7 @@ typedef union Attr {
 /* What mixed precision does to an op, as PyTorch's lists: some functions are fp32's. */
 static inline Autocast op_autocast(OpKind kind, const Attr *a) {
     const ActFn f = kind == OP_act ? a->act.act : ACT_NONE;
+    if (kind == OP_all_gather && a->collective.terms) return AUTOCAST_LOW; /* for products, in the type that they read */
     const bool wide = f == ACT_EXP || f == ACT_LOG || f == ACT_POW || f == ACT_RSQRT || f == ACT_RECIPROCAL ||
                       (kind == OP_reduce && a->reduce.f == REDUCE_SUM);
     return wide ? AUTOCAST_WIDE : op_info(kind)->autocast;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "loss.h"
 
 const char *category_name(Category c) {
     static const char *const names[] = {
@@ -153,9 +154,10 @@ const char *program_scoped(const Program *p, const char *name, char *text) {
 }
 
 int64_t program_classes(const Program *p, const Op *op) {
-    if (op->kind == OP_cross_entropy) return p->bufs[op->cross_entropy.x].shape.dim[1];
+    const LossAttr *loss = &op->attr.loss;
+    if (op->kind == OP_cross_entropy) return loss_classes(loss, p->bufs[op->cross_entropy.x].shape.dim[1]);
     const bool of_linear = op->kind == OP_linear_cross_entropy || op->kind == OP_linear_cross_entropy_dx;
-    return of_linear ? p->bufs[op->linear_cross_entropy.w].shape.dim[0] : 0;
+    return of_linear ? loss_classes(loss, p->bufs[op->linear_cross_entropy.w].shape.dim[0]) : 0;
 }
 
 int program_positions(const Op *op) {

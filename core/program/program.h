@@ -65,6 +65,7 @@ typedef struct Buf {
     bool elsewhere;      /* that is another one: here it is a temporary that no op uses */
     int param;           /* the number of the parameter that this is, or is the master, gradient or state of; or -1 */
     bool frozen;         /* a parameter that is not trained: it gets no gradient */
+    bool terms;          /* a parameter of whose gradient each rank that divides products makes a term, of its slice of the sequence */
     bool wide;           /* a parameter that is fp32 in every precision */
     bool carried;        /* a temporary that keeps its value between micro-batches: lives through the whole body */
     bool keep;           /* lives to the end of the step, so that it can be read after it */
@@ -220,6 +221,8 @@ typedef struct Transfer { int64_t sent, received, calls, rounds; } Transfer;
 /* Of one collective op (0 for any other); and of a step, with all its micro-batches, among the ranks along that axis. The
  * algorithm is that of kernels/cpu/collective.c; a ring sends as much. */
 Transfer op_transfer(const Program *p, const Op *op);
+/* Among which ranks an op exchanges something, if it does; bucket: 0 where it has none. */
+CollectiveAttr op_collective(const Op *op);
 Transfer program_transfer(const Program *p, MeshAxis axis);
 
 /* The verifier. Operands are there and in range, written before they are read, and by one op unless UPDATED; shapes and

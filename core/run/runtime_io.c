@@ -356,7 +356,10 @@ static int check_indices(const Program *p, int k, void *values, Err *e) {
     bool positions = false;
     if (input->dtype != DT_I32) return OK;
     for (int i = 0; i < p->forward_end; i++) {
-        if (p->ops[i].kind == OP_embedding && p->ops[i].in[0] == p->inputs[k]) rows = min_i64(rows, p->bufs[p->ops[i].in[1]].shape.dim[0]);
+        if (p->ops[i].kind == OP_embedding && p->ops[i].in[0] == p->inputs[k]) {
+            const Shape table = program_whole_shape(&p->bufs[p->ops[i].in[1]]);
+            rows = min_i64(rows, table.dim[0]);
+        }
         positions |= program_positions(&p->ops[i]) == p->inputs[k];
     }
     for (int64_t i = 0; i < n; i++) {

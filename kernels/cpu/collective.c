@@ -99,64 +99,69 @@ int k_cpu_all_reduce__prepare(const KArgs *a, size_t limit, void **state, size_t
 int k_cpu_all_reduce(const KArgs *a, Err *e) { return all_reduce(a, &a->all_reduce.x, &a->all_reduce.y, e); }
 int k_cpu_all_reduce_(const KArgs *a, Err *e) { return all_reduce(a, &a->all_reduce_.y, &a->all_reduce_.y, e); }
 
-/* ---- y = this rank's shard of the sum of x: pieces are the same elements of every shard */
+/* ---- y = this rank's shard, or slice, of the sum of x: it is made of the same elements of every rank's, some at a time */
 
-/* Elements of a shard in a piece; longest: of the longest shard */
+/* Elements of a part that are summed up at a time; longest: of the longest part */
 static int64_t step_of(int64_t longest, DType type, int world, size_t limit) {
     return min_i64(longest, max_i64(LEAST_PART, (int64_t)(limit / dtype_size(type)) / world));
 }
 
-static int64_t longest_shard(int64_t n, int world) {
-    return max_i64(shard_of(n, world, 0).count, shard_of(n, world, world - 1).count);
+static int64_t longest_part(Division d, int world) {
+    return max_i64(division_part(d, 0, world, 0).count, division_part(d, 0, world, world - 1).count);
 }
 
 int k_cpu_reduce_scatter_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
     const View *x = &a->reduce_scatter.x;
     const int world = a->attr->collective.world;
+    const int64_t longest = longest_part(view_division(x, &a->reduce_scatter.y), world);
     (void)state, (void)e;
-    *workspace = (size_t)(step_of(longest_shard(x->count, world), x->dtype, world, limit) * world) * dtype_size(x->dtype);
+    *workspace = (size_t)(step_of(longest, x->dtype, world, limit) * world) * dtype_size(x->dtype);
     return OK;
 }
 
-/* The elements [from, from + step) of every shard, as far as it has them. */
-static int scatter_piece(const KArgs *a, int64_t from, int64_t step, const Sizes *s, Err *e) {
+/* The elements [from, from + step) of every rank's part of a piece, as far as it has them. */
+static int scatter_some(const KArgs *a, Division d, int64_t piece, int64_t from, int64_t step, const Sizes *s, Err *e) {
     Comm *comm = comm_of(a);
     const View *x = &a->reduce_scatter.x, *y = &a->reduce_scatter.y;
     const size_t size = dtype_size(x->dtype);
-    const int64_t own = max_i64(0, min_i64(step, y->count - from));
+    const int64_t whole = division_part(d, piece, comm->world, comm->rank).count, own = max_i64(0, min_i64(step, whole - from));
     for (int r = 0; r < comm->world; r++) {
-        const Shard shard = shard_of(x->count, comm->world, r);
-        const int64_t n = max_i64(0, min_i64(step, shard.count - from));
-        s->at[r] = n ? (size_t)(shard.first + from) * size : 0;
+        const Shard part = division_part(d, piece, comm->world, r);
+        const int64_t n = max_i64(0, min_i64(step, part.count - from));
+        s->at[r] = n ? (size_t)(part.first + from) * size : 0;
         s->bytes[r] = (size_t)n * size;
         s->own[r] = (size_t)own * size;
     }
     const int code = comm->table->exchange(comm, x->data, s->at, s->bytes, a->workspace, s->own, e);
-    if (!code && own) sum_up(y, from, a->workspace, own, comm->world);
+    if (!code && own) sum_up(y, piece * whole + from, a->workspace, own, comm->world);
     return code;
 }
 
 int k_cpu_reduce_scatter(const KArgs *a, Err *e) {
     const int world = a->attr->collective.world;
-    const int64_t longest = longest_shard(a->reduce_scatter.x.count, world);
+    const Division d = view_division(&a->reduce_scatter.x, &a->reduce_scatter.y);
+    const int64_t longest = longest_part(d, world);
     const int64_t step = (int64_t)(a->workspace_bytes / dtype_size(a->reduce_scatter.x.dtype)) / world;
     Sizes s;
     int code = sizes_new(world, &s, e);
     if (code) return code;
-    for (int64_t from = 0; from < longest && !code; from += step) code = scatter_piece(a, from, step, &s, e);
+    for (int64_t piece = 0; piece < division_pieces(d); piece++)
+        for (int64_t from = 0; from < longest && !code; from += step) code = scatter_some(a, d, piece, from, step, &s, e);
     mem_free(s.bytes);
     return code;
 }
 
-/* ---- shards become whole */
+/* ---- parts become whole */
 
-static int gather(const KArgs *a, const View *y, Err *e) {
+/* Each rank's part lies in its place in y. */
+static int gather(const KArgs *a, const View *y, Division d, Err *e) {
     Comm *comm = comm_of(a);
     Sizes s;
     int code = sizes_new(comm->world, &s, e);
     if (code) return code;
-    for (int r = 0; r < comm->world; r++) s.bytes[r] = (size_t)shard_of(y->count, comm->world, r).count * dtype_size(y->dtype);
-    code = comm->table->gather(comm, y->data, s.bytes, e);
+    for (int r = 0; r < comm->world; r++) s.bytes[r] = (size_t)division_part(d, 0, comm->world, r).count * dtype_size(y->dtype);
+    for (int64_t piece = 0; piece < division_pieces(d) && !code; piece++)
+        code = comm->table->gather(comm, element(y, piece * d.each), s.bytes, e);
     mem_free(s.bytes);
     return code;
 }
@@ -164,11 +169,18 @@ static int gather(const KArgs *a, const View *y, Err *e) {
 int k_cpu_all_gather(const KArgs *a, Err *e) {
     const View *x = &a->all_gather.x, *y = &a->all_gather.y;
     const CollectiveAttr *c = &a->attr->collective;
-    memcpy(element(y, shard_of(y->count, c->world, c->rank).first), x->data, (size_t)x->count * dtype_size(x->dtype));
-    return gather(a, y, e);
+    const Division d = view_division(y, x);
+    for (int64_t piece = 0; piece < division_pieces(d); piece++) {
+        const Shard own = division_part(d, piece, c->world, c->rank);
+        memcpy(element(y, own.first), element(x, piece * own.count), (size_t)own.count * dtype_size(x->dtype));
+    }
+    return gather(a, y, d, e);
 }
 
-int k_cpu_all_gather_(const KArgs *a, Err *e) { return gather(a, &a->all_gather_.y, e); }
+int k_cpu_all_gather_(const KArgs *a, Err *e) {
+    const View *y = &a->all_gather_.y;
+    return gather(a, y, view_division(y, y), e);
+}
 
 /* The axis has one rank for each stage. */
 int k_cpu_transfer(const KArgs *a, Err *e) {

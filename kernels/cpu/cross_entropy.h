@@ -5,8 +5,8 @@
 
 #include "program/kernel.h"
 
-/* a: a cross_entropy. The sum of its samples' terms; fills its stats, where there are any. */
-double cross_entropy_terms(const KArgs *a);
+/* a: a cross_entropy. *sum: of its samples' terms; fills its stats, where there are any. Fails where other ranks do. */
+int cross_entropy_terms(const KArgs *a, double *sum, Err *e);
 /* a: a cross_entropy; its t: of all samples, of whose terms `sum` is the sum. Stores the loss. */
 void cross_entropy_finish(const KArgs *a, double sum);
 /* a: a cross_entropy_dx; t: the samples of which the loss is the mean, its own among them. Fills its dx. */

@@ -18,6 +18,18 @@ HOT void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, ui
     }
 }
 
+/* Of the elements from `begin` on, which lie within a larger tensor in runs of neighbours. */
+static void factors_within(const KArgs *a, float *factors, uint32_t call, int64_t begin, int64_t n) {
+    const DropAttr *drop = &a->attr->drop;
+    float drawn[BLOCK + 8];
+    for (int64_t i = 0, run; i < n; i += run) {
+        const int64_t at = within_place(drop->within, begin + i), skip = at % 4;
+        run = min_i64(n - i, drop->within.piece - (begin + i) % drop->within.piece);
+        dropout_factors(drawn, drop->p, a->seed, drop->id, call, (uint64_t)(at - skip), (skip + run + 3) & ~(int64_t)3);
+        memcpy(factors + i, drawn + skip, (size_t)run * sizeof *factors);
+    }
+}
+
 HOT static void scale_block(float *y, const float *x, const float *factors, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) y[i] = x[i] * factors[i];
@@ -28,7 +40,8 @@ static void dropout_piece(const KArgs *a, int64_t begin, int64_t end) {
     const DropAttr *drop = &a->attr->drop;
     uint32_t call = *(const uint32_t *)a->dropout.calls.data;
     int64_t n = end - begin;
-    dropout_factors(factors, drop->p, a->seed, drop->id, call, (uint64_t)begin, (n + 3) & ~(int64_t)3);
+    if (drop->within.piece) factors_within(a, factors, call, begin, n);
+    else dropout_factors(factors, drop->p, a->seed, drop->id, call, (uint64_t)begin, (n + 3) & ~(int64_t)3);
     float *y = block_target(&a->out[0], begin, to);
     scale_block(y, block_load(&a->in[0], begin, n, from), factors, n);
     block_store(&a->out[0], begin, n, y);

@@ -4,12 +4,18 @@
 #include "cpu.h"
 #include "parallel.h"
 
+static bool has_row(const View *w, int64_t v) { return v >= 0 && v < w->shape.dim[0]; }
+
 static void embedding_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const View *w = &a->embedding.w;
     const int32_t *idx = a->embedding.idx.data;
-    size_t row = (size_t)a->embedding.w.shape.dim[1] * dtype_size(a->embedding.y.dtype);
-    for (int64_t i = begin; i < end; i++)
-        memcpy((char *)a->embedding.y.data + (size_t)i * row, (const char *)a->embedding.w.data + (size_t)idx[i] * row,
-               row);
+    size_t row = (size_t)w->shape.dim[1] * dtype_size(a->embedding.y.dtype);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t v = idx[i] - a->attr->embedding.first;
+        char *y = (char *)a->embedding.y.data + (size_t)i * row;
+        if (has_row(w, v)) memcpy(y, (const char *)w->data + (size_t)v * row, row);
+        else memset(y, 0, row);
+    }
 }
 
 static int64_t rows_grain(int64_t dim) { return max_i64(1, BLOCK / dim); }
@@ -45,16 +51,17 @@ static void embedding_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
         }
 }
 
-/* Indices are in range: they were checked when they came in. */
 static void chain_positions(const KArgs *a) {
     const int32_t *idx = a->embedding_dw.idx.data;
+    const EmbeddingAttr *attr = &a->attr->embedding;
     int64_t rows = a->embedding_dw.dw.shape.dim[0];
     int32_t *first = a->workspace, *next = first + rows;
     for (int64_t v = 0; v < rows; v++) first[v] = END;
     for (int64_t i = a->embedding_dw.idx.count - 1; i >= 0; i--) {
-        if (idx[i] == a->attr->embedding.padding) continue;
-        next[i] = first[idx[i]];
-        first[idx[i]] = (int32_t)i;
+        const int64_t v = idx[i] - attr->first;
+        if (idx[i] == attr->padding || !has_row(&a->embedding_dw.dw, v)) continue;
+        next[i] = first[v];
+        first[v] = (int32_t)i;
     }
 }
 

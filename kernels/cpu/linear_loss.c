@@ -110,11 +110,12 @@ static int dx_run(const KArgs *a, Err *e) {
 static size_t sums(const KArgs *a) { return (void)a, sizeof(double); }
 
 static int terms(const KArgs *a, void *at, size_t bytes, Err *e) {
-    double *sum = at;
-    (void)e, (void)bytes;
+    double *sum = at, own = 0;
+    (void)bytes;
     assert(bytes == sizeof *sum);
-    *sum = (a->micro ? *sum : 0) + cross_entropy_terms(a);
-    return OK;
+    const int code = cross_entropy_terms(a, &own, e);
+    *sum = (a->micro ? *sum : 0) + own;
+    return code;
 }
 
 static int finish(const KArgs *a, const void *at, size_t bytes, Err *e) {
@@ -132,7 +133,7 @@ static int slopes(const KArgs *a, const View *t, Err *e) {
 static const LossKernels kernels = {
     .alignment = CPU_ALIGNMENT, .prepare_linear = k_cpu_linear_prepare, .prepare_dx = dx_prepare,
     .prepare_dw = dw_prepare, .linear = k_cpu_linear, .dx = dx_run, .dw = dw_run, .db = k_cpu_bias_db,
-    .accumulate = k_cpu_accumulate, .sums = sums, .terms = terms, .finish = finish, .slopes = slopes};
+    .accumulate = k_cpu_accumulate, .prepare_terms = k_cpu_cross_entropy_prepare, .sums = sums, .terms = terms, .finish = finish, .slopes = slopes};
 
 #define BOTH(name)                                                                                               \
     int k_cpu_##name##_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {          \

@@ -1,4 +1,5 @@
 /* loss.c: losses and their gradients. Sums are in double, one term per sample or element in fp32. */
+#include "base/mem.h"
 #include "cpu.h"
 #include "cross_entropy.h"
 #include "program/loss.h"
@@ -46,6 +47,71 @@ static Softmax softmax_row(const KArgs *a, int64_t n, bool ignored) {
     return s;
 }
 
+/* ---- classes that several ranks have, each some: where its own logits lie among the others' */
+
+static SoftmaxPart part_row(const KArgs *a, int64_t n) {
+    const LossAttr *loss = &a->attr->loss;
+    const int64_t classes = classes_of(a), row = n * classes, t = ((const int32_t *)a->cross_entropy.t.data)[n];
+    const int64_t own = t - loss_first(loss, classes);
+    SoftmaxPart part = {-INFINITY, 0, 0, 0};
+    float from[PART];
+    double sum = 0, all = 0;
+    if (t == loss->ignore_index) return (SoftmaxPart){0, 0, 0, 0};
+    EACH_PART(c, m, classes) part.max = part_max(part.max, block_load(&a->cross_entropy.x, row + c, m, from), m);
+    EACH_PART(c, m, classes) sum += (double)part_exp_sum(block_load(&a->cross_entropy.x, row + c, m, from), part.max, m);
+    for (int64_t c = 0; c < classes && loss->smoothing != 0; c++) all += (double)logit(a, n, c);
+    part.sum = (float)sum;
+    part.all = (float)all;
+    if (own >= 0 && own < classes) part.own = logit(a, n, own);
+    return part;
+}
+
+/* The workspace has a row of SoftmaxPart for each rank. */
+static void parts_piece(const KArgs *a, int64_t begin, int64_t end) {
+    SoftmaxPart *own = (SoftmaxPart *)a->workspace + a->attr->loss.rank * a->cross_entropy.t.count;
+    for (int64_t n = begin; n < end; n++) own[n] = part_row(a, n);
+}
+
+static double joined_sum(const KArgs *a, int64_t begin, int64_t end) {
+    const LossAttr *loss = &a->attr->loss;
+    const int32_t *t = a->cross_entropy.t.data;
+    const SoftmaxPart *parts = a->workspace;
+    Softmax *stats = a->cross_entropy.stats.data;
+    const int64_t rows = a->cross_entropy.t.count, classes = loss_classes(loss, classes_of(a));
+    double sum = 0;
+    for (int64_t n = begin; n < end; n++) {
+        const bool ignored = t[n] == loss->ignore_index;
+        Softmax s = {0, 0};
+        if (!ignored) {
+            const SoftmaxPart all = softmax_join(parts + n, rows, loss->world, &s);
+            sum += loss_joined(loss, all, classes, s);
+        }
+        if (stats) stats[n] = s;
+    }
+    return sum;
+}
+
+static size_t parts_bytes(const KArgs *a) { return (size_t)a->cross_entropy.t.count * sizeof(SoftmaxPart); }
+
+/* Each rank gets the parts of all others. */
+static int gather_parts(const KArgs *a, Err *e) {
+    Comm *comm = ((const Device *)a->device)->comm[MESH_TENSOR];
+    size_t *bytes = mem_new((size_t)comm->world * sizeof *bytes);
+    if (!bytes) return err_set(e, ERR_HOST_MEMORY, "out of host memory for %d ranks", comm->world);
+    for (int r = 0; r < comm->world; r++) bytes[r] = parts_bytes(a);
+    const int code = comm->table->gather(comm, a->workspace, bytes, e);
+    mem_free(bytes);
+    return code;
+}
+
+static int joined_terms(const KArgs *a, double *sum, Err *e) {
+    assert(a->workspace_bytes >= (size_t)a->attr->loss.world * parts_bytes(a));
+    range_run(a, a->cross_entropy.t.count, max_i64(1, BLOCK / classes_of(a)), parts_piece);
+    const int code = gather_parts(a, e);
+    if (!code) *sum = range_sum(a, a->cross_entropy.t.count, joined_sum);
+    return code;
+}
+
 /* The sum of the weights of samples that are not ignored */
 static double samples_counted(const KArgs *a, const View *labels, const float *w) {
     const int32_t *t = labels->data;
@@ -78,25 +144,28 @@ static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
 /* The gradient of sample n's logits: 0 if it is ignored. all: the sum of the classes' weights */
 static void row_slopes(const KArgs *a, int64_t n, float scale, const float *w, double all) {
     const LossAttr *loss = &a->attr->loss;
-    int64_t classes = classes_of(a), t = ((const int32_t *)a->cross_entropy_dx.t.data)[n];
+    const int64_t classes = classes_of(a), all_classes = loss_classes(loss, classes);
+    const int64_t t = ((const int32_t *)a->cross_entropy_dx.t.data)[n], own = t - loss_first(loss, classes);
     float from[PART], to[PART];
     bool ignored = t == loss->ignore_index;
     const Softmax *stats = a->cross_entropy_dx.stats.data, s = stats ? stats[n] : softmax_row(a, n, ignored);
-    float mass = ignored ? 0 : loss_mass(loss, w, t, all, classes, s);
+    float mass = ignored ? 0 : loss_mass(loss, w, t, all, all_classes, s);
     EACH_PART(c, m, classes) {
         if (ignored || loss->log) memset(to, 0, sizeof to);
         else part_slopes(to, block_load(&a->cross_entropy_dx.x, n * classes + c, m, from), s, scale * mass, m);
         for (int64_t i = 0; i < m && !ignored && loss->smoothing != 0; i++)
-            to[i] -= scale * loss_even(loss, w, c + i, classes);
-        if (!ignored && t >= c && t < c + m) to[t - c] -= scale * loss_sure(loss, w, t);
+            to[i] -= scale * loss_even(loss, w, c + i, all_classes);
+        if (!ignored && own >= c && own < c + m) to[own - c] -= scale * loss_sure(loss, w, t);
         block_store(&a->cross_entropy_dx.dx, n * classes + c, m, to);
     }
 }
 
-double cross_entropy_terms(const KArgs *a) {
+int cross_entropy_terms(const KArgs *a, double *sum, Err *e) {
     (void)operands_fit;
     assert(operands_fit(&a->cross_entropy.x, &a->cross_entropy.t, &a->cross_entropy.w, &a->cross_entropy.stats));
-    return range_sum(a, a->cross_entropy.t.count, cross_entropy_sum);
+    if (a->attr->loss.world) return joined_terms(a, sum, e);
+    *sum = range_sum(a, a->cross_entropy.t.count, cross_entropy_sum);
+    return OK;
 }
 
 void cross_entropy_finish(const KArgs *a, double sum) {
@@ -104,15 +173,17 @@ void cross_entropy_finish(const KArgs *a, double sum) {
 }
 
 int k_cpu_cross_entropy(const KArgs *a, Err *e) {
-    (void)e;
-    cross_entropy_finish(a, cross_entropy_terms(a));
-    return OK;
+    double sum = 0;
+    const int code = cross_entropy_terms(a, &sum, e);
+    if (!code) cross_entropy_finish(a, sum);
+    return code;
 }
 
 void cross_entropy_slopes(const KArgs *a, const View *t) {
     assert(operands_fit(&a->cross_entropy_dx.x, &a->cross_entropy_dx.t, &a->cross_entropy_dx.w,
                         &a->cross_entropy_dx.stats));
     assert(a->cross_entropy_dx.dx.count == a->cross_entropy_dx.x.count);
+    assert(!a->attr->loss.world || a->cross_entropy_dx.stats.count);
     const float *w = a->cross_entropy_dx.w.data;
     float scale = slope_scale(a, samples_counted(a, t, w));
     double all = 0;
@@ -206,17 +277,18 @@ int k_cpu_element_loss_dx(const KArgs *a, Err *e) {
     return OK;
 }
 
-/* ---- no loss wants workspace: sums are on the stack */
+/* ---- sums are on the stack: workspace is for what other ranks say */
 
-static int no_workspace(void **state, size_t *workspace) {
+int k_cpu_cross_entropy_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    (void)limit, (void)e;
+    *state = NULL;
+    *workspace = (size_t)a->attr->loss.world * parts_bytes(a);
+    return OK;
+}
+
+int k_cpu_element_loss_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    (void)a, (void)limit, (void)e;
     *state = NULL;
     *workspace = 0;
     return OK;
 }
-
-#define PREPARE(name)                                                                                            \
-    int k_cpu_##name##_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {          \
-        return (void)a, (void)limit, (void)e, no_workspace(state, workspace);                                    \
-    }
-PREPARE(cross_entropy)
-PREPARE(element_loss)

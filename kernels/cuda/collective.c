@@ -1,12 +1,15 @@
 /* collective.c: the ops in which all ranks take part, by NCCL, on the device's stream. The order of a sum is NCCL's own: it
  * depends on the number of ranks, on how they are connected and on the version, and gives the CPU's result to rounding. NCCL
  * takes what it needs of the GPU's memory when the ranks join; the ops have no workspace. */
+#include "cross_entropy.h"
 #include "ranks.h"
 
-static int ranks_of(const KArgs *a, Ranks **out, Err *e) {
-    *out = cuda_of(a)->ranks[a->attr->collective.axis];
+static int ranks_along(const KArgs *a, MeshAxis axis, Ranks **out, Err *e) {
+    *out = cuda_of(a)->ranks[axis];
     return *out ? OK : err_set(e, ERR_INTERNAL, "this GPU has not joined the ranks");
 }
+
+static int ranks_of(const KArgs *a, Ranks **out, Err *e) { return ranks_along(a, a->attr->collective.axis, out, e); }
 
 static char *element(const View *v, int64_t i) { return (char *)v->data + (size_t)i * dtype_size(v->dtype); }
 
@@ -15,8 +18,10 @@ static ncclDataType_t type_of(const View *v) {
     return v->dtype == DT_F32 ? ncclFloat32 : v->dtype == DT_F16 ? ncclFloat16 : ncclBfloat16;
 }
 
-/* Have all ranks as many of n elements? */
-static bool is_even(int64_t n, int world) { return shard_of(n, world, 0).count == shard_of(n, world, world - 1).count; }
+/* Have all ranks as many elements? */
+static bool is_even(Division d, int world) {
+    return division_part(d, 0, world, 0).count == division_part(d, 0, world, world - 1).count;
+}
 
 #define NO_WORKSPACE(name)                                                                               \
     int k_cuda_##name##_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) { \
@@ -50,7 +55,8 @@ int k_cuda_any_overflow(const KArgs *a, Err *e) {
                        "any_overflow", e);
 }
 
-/* ---- shards. Where they differ in size, each rank's is a call of its own; those of a group run together. */
+/* ---- shards and slices. Each piece of a tensor is a call of its own and, where shards differ in size, each rank's; those of a
+ * group run together. */
 
 /* Ends a group of calls, of which the first that failed gave `result`. */
 static int group_end(Ranks *r, ncclResult_t result, const char *what, Err *e) {
@@ -62,15 +68,19 @@ int k_cuda_reduce_scatter(const KArgs *a, Err *e) {
     const View *x = &a->reduce_scatter.x, *y = &a->reduce_scatter.y;
     const CollectiveAttr *c = &a->attr->collective;
     const cudaStream_t stream = cuda_of(a)->stream;
+    const Division d = view_division(x, y);
+    const bool even = is_even(d, c->world);
     Ranks *r;
     int code = ranks_of(a, &r, e);
     if (code) return code;
-    if (is_even(x->count, c->world))
-        return ranks_check(r, r->nccl.ncclReduceScatter(x->data, y->data, (size_t)y->count, type_of(y), ncclSum, r->comm, stream),
-                           "reduce_scatter", e);
     ncclResult_t result = r->nccl.ncclGroupStart();
     if (result != ncclSuccess) return ranks_check(r, result, "reduce_scatter", e);
-    for (int k = 0; k < c->world && result == ncclSuccess; k++) {
+    for (int64_t piece = 0; piece < division_pieces(d) && even && result == ncclSuccess; piece++) {
+        const size_t n = (size_t)(y->count / division_pieces(d));
+        result = r->nccl.ncclReduceScatter(element(x, piece * d.each), element(y, piece * (int64_t)n), n, type_of(y), ncclSum,
+                                           r->comm, stream);
+    }
+    for (int k = 0; k < c->world && !even && result == ncclSuccess; k++) {
         const Shard s = shard_of(x->count, c->world, k);
         result = r->nccl.ncclReduce(element(x, s.first), k == c->rank ? y->data : NULL, (size_t)s.count, type_of(x), ncclSum, k,
                                     r->comm, stream);
@@ -79,19 +89,22 @@ int k_cuda_reduce_scatter(const KArgs *a, Err *e) {
 }
 
 /* x: the rank's own shard, which may lie in its place in y. Elements are moved as bytes: they may be of any type. */
-static int all_gather(const KArgs *a, const void *x, const View *y, Err *e) {
+static int all_gather(const KArgs *a, const void *x, const View *y, Division d, Err *e) {
     const CollectiveAttr *c = &a->attr->collective;
     const cudaStream_t stream = cuda_of(a)->stream;
     const size_t size = dtype_size(y->dtype);
     Ranks *r;
     int code = ranks_of(a, &r, e);
     if (code) return code;
-    if (is_even(y->count, c->world))
-        return ranks_check(r, r->nccl.ncclAllGather(x, y->data, (size_t)(y->count / c->world) * size, ncclInt8, r->comm, stream),
-                           "all_gather", e);
+    const bool even = is_even(d, c->world);
     ncclResult_t result = r->nccl.ncclGroupStart();
     if (result != ncclSuccess) return ranks_check(r, result, "all_gather", e);
-    for (int k = 0; k < c->world && result == ncclSuccess; k++) {
+    for (int64_t piece = 0; piece < division_pieces(d) && even && result == ncclSuccess; piece++) {
+        const size_t bytes = (size_t)(y->count / division_pieces(d) / c->world) * size;
+        result = r->nccl.ncclAllGather((const char *)x + (size_t)piece * bytes, element(y, piece * d.each), bytes, ncclInt8, r->comm,
+                                       stream);
+    }
+    for (int k = 0; k < c->world && !even && result == ncclSuccess; k++) {
         const Shard s = shard_of(y->count, c->world, k);
         result = r->nccl.ncclBroadcast(k == c->rank ? x : NULL, element(y, s.first), (size_t)s.count * size, ncclInt8, k, r->comm,
                                        stream);
@@ -99,12 +112,23 @@ static int all_gather(const KArgs *a, const void *x, const View *y, Err *e) {
     return group_end(r, result, "all_gather", e);
 }
 
-int k_cuda_all_gather(const KArgs *a, Err *e) { return all_gather(a, a->all_gather.x.data, &a->all_gather.y, e); }
+int k_cuda_all_gather(const KArgs *a, Err *e) {
+    const View *x = &a->all_gather.x, *y = &a->all_gather.y;
+    return all_gather(a, x->data, y, view_division(y, x), e);
+}
 
 int k_cuda_all_gather_(const KArgs *a, Err *e) {
     const View *y = &a->all_gather_.y;
     const CollectiveAttr *c = &a->attr->collective;
-    return all_gather(a, element(y, shard_of(y->count, c->world, c->rank).first), y, e);
+    return all_gather(a, element(y, shard_of(y->count, c->world, c->rank).first), y, view_division(y, y), e);
+}
+
+int cuda_gather_parts(const KArgs *a, void *all, size_t bytes, Err *e) {
+    Ranks *r;
+    int code = ranks_along(a, MESH_TENSOR, &r, e);
+    if (code) return code;
+    const char *own = (const char *)all + (size_t)a->attr->loss.rank * bytes;
+    return ranks_check(r, r->nccl.ncclAllGather(own, all, bytes, ncclInt8, r->comm, cuda_of(a)->stream), "cross_entropy", e);
 }
 
 /* ---- from one stage of a pipeline to the next */

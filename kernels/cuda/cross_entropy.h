@@ -13,6 +13,8 @@ size_t cuda_cross_entropy_sums(const KArgs *a);
 int cuda_cross_entropy_terms(const KArgs *a, void *sums, size_t bytes, Err *e);
 int cuda_cross_entropy_finish(const KArgs *a, const void *sums, size_t bytes, Err *e);
 int cuda_cross_entropy_slopes(const KArgs *a, const View *t, Err *e);
+/* Each rank along the mesh's axis "tensor" has filled in its part of `all`, of so many bytes: all get those of the others. */
+int cuda_gather_parts(const KArgs *a, void *all, size_t bytes, Err *e);
 
 #ifdef __cplusplus
 }

@@ -18,6 +18,18 @@ struct Dropout {
     }
 };
 
+/* The same of a slice. */
+struct DropoutWithin {
+    enum { INPUTS = 1 };
+    DropAttr drop;
+    uint64_t seed;
+    const uint32_t *calls;
+    __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
+        for (int i = 0; i < LANES; i++)
+            y[i] = x[0][i] * dropout_factor(drop.p, seed, drop.id, *calls, (uint64_t)within_place(drop.within, begin + i));
+    }
+};
+
 /* Whole channels: number n C + c is drawn for channel c of image n. */
 struct DropoutChannels {
     enum { INPUTS = 1 };
@@ -42,6 +54,7 @@ int k_cuda_dropout(const KArgs *a, Err *e) {
         return err_set(e, ERR_INTERNAL, "dropout of channels: the operand must be a channels-last image");
     DropoutChannels f = {a->attr->drop, a->seed, calls, y->shape.dim[1], y->count / y->shape.dim[0]};
     if (f.drop.channels) return elements_run(a, e, f, x);
+    if (f.drop.within.piece) return elements_run(a, e, DropoutWithin{a->attr->drop, a->seed, calls}, x);
     return elements_run(a, e, Dropout{a->attr->drop, a->seed, calls}, x);
 }
 

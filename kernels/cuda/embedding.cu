@@ -7,16 +7,19 @@
 enum { TABLE_THREADS = 256, EACH = 4, TABLE_COLUMNS = EACH * TABLE_THREADS, WORDS = 32 };
 
 template <typename T>
-static __global__ void gather(T *y, const T *w, const int32_t *idx, int64_t dim, int64_t count) {
+static __global__ void gather(T *y, const T *w, const int32_t *idx, int64_t first, int64_t rows, int64_t dim, int64_t count) {
     int64_t stride = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
-        y[i] = w[(int64_t)idx[i / dim] * dim + i % dim];
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const int64_t row = idx[i / dim] - first;
+        y[i] = row >= 0 && row < rows ? w[row * dim + i % dim] : (T)0;
+    }
 }
 
 template <typename T> static int gather_run(const KArgs *a, Err *e) {
     const View *y = &a->embedding.y, *w = &a->embedding.w, *idx = &a->embedding.idx;
     return launch_op(a, e, gather<T>, blocks_for(a, y->count, TABLE_THREADS), TABLE_THREADS, (T *)y->data,
-                     (const T *)w->data, (const int32_t *)idx->data, w->shape.dim[1], y->count);
+                     (const T *)w->data, (const int32_t *)idx->data, a->attr->embedding.first, w->shape.dim[0], w->shape.dim[1],
+                     y->count);
 }
 
 int k_cuda_embedding(const KArgs *a, Err *e) {
@@ -28,16 +31,16 @@ int k_cuda_embedding(const KArgs *a, Err *e) {
 /* blockIdx.x: the row; blockIdx.y: which TABLE_COLUMNS of its elements. A round finds the row's positions among WORDS
  * times 32, then adds up their elements. */
 static __global__ void __launch_bounds__(TABLE_THREADS)
-    scatter(Elements dw, Elements dy, const int32_t *idx, int64_t positions, int64_t dim, int64_t padding) {
+    scatter(Elements dw, Elements dy, const int32_t *idx, int64_t positions, int64_t dim, EmbeddingAttr attr) {
     __shared__ uint32_t mine[WORDS];
-    const int64_t row = blockIdx.x, first = (int64_t)blockIdx.y * TABLE_COLUMNS + threadIdx.x;
+    const int64_t row = blockIdx.x, of_table = attr.first + row, first = (int64_t)blockIdx.y * TABLE_COLUMNS + threadIdx.x;
     const int lane = (int)threadIdx.x % WARP;
     float sum[EACH] = {};
-    for (int64_t begin = 0; begin < positions && row != padding; begin += WORDS * WARP) {
+    for (int64_t begin = 0; begin < positions && of_table != attr.padding; begin += WORDS * WARP) {
         UNROLLED(WORDS * WARP / TABLE_THREADS)
         for (int w = (int)threadIdx.x / WARP; w < WORDS; w += TABLE_THREADS / WARP) {
             const int64_t i = begin + w * WARP + lane;
-            const uint32_t found = __ballot_sync(0xffffffffu, i < positions && idx[i] == row);
+            const uint32_t found = __ballot_sync(0xffffffffu, i < positions && idx[i] == of_table);
             if (lane == 0) mine[w] = found;
         }
         __syncthreads();
@@ -66,7 +69,7 @@ int k_cuda_embedding_dw(const KArgs *a, Err *e) {
     assert(idx->dtype == DT_I32 && dy->count == idx->count * dim);
     const dim3 grid((unsigned)rows, (unsigned)((dim + TABLE_COLUMNS - 1) / TABLE_COLUMNS));
     return launch_op(a, e, scatter, grid, TABLE_THREADS, elements_of(dw), elements_of(dy), (const int32_t *)idx->data,
-                     idx->count, dim, a->attr->embedding.padding);
+                     idx->count, dim, a->attr->embedding);
 }
 
 /* ---- add_rows: a sample's elements are those of w from an offset on */

@@ -46,7 +46,7 @@ static int dw_run(const KArgs *a, Err *e) {
 static const LossKernels kernels = {
     .alignment = CUDA_ALIGNMENT, .prepare_linear = k_cuda_linear_prepare, .prepare_dx = k_cuda_linear_dx_prepare,
     .prepare_dw = dw_prepare, .linear = k_cuda_linear, .dx = k_cuda_linear_dx, .dw = dw_run, .db = k_cuda_bias_db,
-    .accumulate = k_cuda_accumulate, .sums = cuda_cross_entropy_sums, .terms = cuda_cross_entropy_terms,
+    .accumulate = k_cuda_accumulate, .prepare_terms = k_cuda_cross_entropy_prepare, .sums = cuda_cross_entropy_sums, .terms = cuda_cross_entropy_terms,
     .finish = cuda_cross_entropy_finish, .slopes = cuda_cross_entropy_slopes};
 
 #define BOTH(name)                                                                                               \

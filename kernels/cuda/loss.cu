@@ -53,9 +53,15 @@ static __global__ void loss_finish(LossTo to, int parts) {
     if (threadIdx.x == 0) loss_store(&to, all);
 }
 
+/* Bytes at the workspace's begin for what ranks that have some of the classes each exchange, a row of SoftmaxPart of each */
+static size_t joined_bytes(const KArgs *a) {
+    const size_t world = a->kind == OP_cross_entropy ? (size_t)a->attr->loss.world : 0;
+    return world * (size_t)a->cross_entropy.t.count * sizeof(SoftmaxPart);
+}
+
 static int loss_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace) {
     *state = NULL;
-    *workspace = sum_workspace(a->cross_entropy.x.count, sizeof(LossPart), limit);
+    *workspace = joined_bytes(a) + sum_workspace(a->cross_entropy.x.count, sizeof(LossPart), limit);
     return OK;
 }
 
@@ -83,13 +89,14 @@ static __device__ inline int lane_index() { return (int)(threadIdx.x % WARP); }
 static __device__ inline int64_t first_row() { return (int64_t)blockIdx.x * LOSS_WARPS + threadIdx.x / WARP; }
 static __device__ inline int64_t row_stride() { return (int64_t)gridDim.x * LOSS_WARPS; }
 
+/* The largest of a row, and the sum of exp(x - max) */
+typedef struct ExpSum { float max; double sum; } ExpSum;
+
 /* The row of x that begins at element `row`, by a warp. It is read once: when a larger maximum turns up, the sum so
  * far is scaled down. A lane takes eight elements at a time, so that their loads are under way together. */
-static __device__ inline Softmax softmax_row(const LossAttr *attr, bool ignored, Elements x, int64_t row,
-                                             int64_t classes) {
+static __device__ inline ExpSum exp_sum_row(Elements x, int64_t row, int64_t classes) {
     float most = -INFINITY;
     double sum = 0;
-    if (ignored || attr->log) return Softmax{0, 0};
     for (int64_t c = lane_index(); c < classes; c += WARP * LANES) {
         float values[LANES], before = most, part = 0;
         for (int i = 0; i < LANES; i++)
@@ -99,9 +106,16 @@ static __device__ inline Softmax softmax_row(const LossAttr *attr, bool ignored,
         for (int i = 0; i < LANES; i++) part += expf(values[i] - top);
         sum = sum * (double)expf(before - top) + (double)part;
     }
-    Softmax s = {warp_max(most), 0};
-    s.log_sum = (float)log(warp_sum(sum * (double)expf(most - s.max)));
+    ExpSum s = {warp_max(most), 0};
+    s.sum = warp_sum(sum * (double)expf(most - s.max));
     return s;
+}
+
+static __device__ inline Softmax softmax_row(const LossAttr *attr, bool ignored, Elements x, int64_t row,
+                                             int64_t classes) {
+    if (ignored || attr->log) return Softmax{0, 0};
+    const ExpSum s = exp_sum_row(x, row, classes);
+    return Softmax{s.max, (float)log(s.sum)};
 }
 
 static __device__ inline float log_softmax(Elements x, int64_t i, Softmax s) {
@@ -124,6 +138,64 @@ static __global__ void cross_entropy_terms(LossTo to, Elements x, Elements targe
         mine.count += (double)class_weight(to.w, t[n]);
     }
     part_store(&to, mine);
+}
+
+/* ---- classes that ranks have some of each: own[rows] is what a rank tells of its logits, parts[world][rows] what it has heard */
+
+static __global__ void cross_entropy_own(SoftmaxPart *own, LossAttr attr, Elements x, const int32_t *t, int64_t rows,
+                                         int64_t classes) {
+    for (int64_t n = first_row(); n < rows; n += row_stride()) {
+        const int64_t c = t[n] - loss_first(&attr, classes);
+        const bool ignored = t[n] == attr.ignore_index;
+        const ExpSum s = ignored ? ExpSum{0, 0} : exp_sum_row(x, n * classes, classes);
+        double all = 0;
+        for (int64_t i = lane_index(); i < classes && !ignored && attr.smoothing != 0; i += WARP)
+            all += (double)element_at(x, n * classes + i);
+        all = warp_sum(all);
+        if (lane_index()) continue;
+        const bool has = !ignored && c >= 0 && c < classes;
+        own[n] = SoftmaxPart{s.max, (float)s.sum, has ? element_at(x, n * classes + c) : 0.0f, (float)all};
+    }
+}
+
+/* A thread per sample; classes: all of them */
+static __global__ void cross_entropy_join(LossTo to, const SoftmaxPart *parts, const int32_t *t, int64_t rows, int64_t classes) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    LossPart mine = {0, 0};
+    for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < rows; n += stride) {
+        Softmax s = {0, 0};
+        if (t[n] != to.attr.ignore_index) {
+            const SoftmaxPart all = softmax_join(parts + n, rows, to.attr.world, &s);
+            mine.sum += loss_joined(&to.attr, all, classes, s);
+            mine.count += 1;
+        }
+        if (to.stats) to.stats[n] = s;
+    }
+    part_store(&to, mine);
+}
+
+/* The terms of all ranks' classes, by so many blocks. */
+static int joined_terms(const KArgs *a, const LossTo &to, unsigned blocks, Err *e) {
+    const View *x = &a->cross_entropy.x;
+    const int64_t rows = x->shape.dim[0], classes = x->shape.dim[1];
+    const int32_t *t = (const int32_t *)a->cross_entropy.t.data;
+    SoftmaxPart *parts = (SoftmaxPart *)a->workspace;
+    assert(a->workspace_bytes >= joined_bytes(a));
+    const int64_t few = (int64_t)cuda_of(a)->model.processors * SLOPE_BLOCKS;
+    int rc = launch_op(a, e, cross_entropy_own, (unsigned)min_i64((rows + LOSS_WARPS - 1) / LOSS_WARPS, few), LOSS_THREADS,
+                       parts + to.attr.rank * rows, to.attr, elements_of(x), t, rows, classes);
+    if (rc == OK) rc = cuda_gather_parts(a, parts, (size_t)rows * sizeof *parts, e);
+    return rc != OK ? rc : launch_op(a, e, cross_entropy_join, blocks, LOSS_THREADS, to, (const SoftmaxPart *)parts, t, rows,
+                                     loss_classes(&to.attr, classes));
+}
+
+static int joined_run(const KArgs *a, Err *e) {
+    const size_t before = joined_bytes(a);
+    const int parts = (int)sum_parts(a->cross_entropy.x.count, sizeof(LossPart), a->workspace_bytes - before);
+    const LossTo to = {a->attr->loss, NULL, 0, (float *)a->cross_entropy.loss.data, (LossPart *)((char *)a->workspace + before),
+                       (Softmax *)a->cross_entropy.stats.data, false};
+    const int rc = joined_terms(a, to, (unsigned)parts, e);
+    return rc != OK || parts == 1 ? rc : launch_op(a, e, loss_finish, 1, LOSS_THREADS, to, parts);
 }
 
 typedef struct Gradient {
@@ -156,16 +228,17 @@ static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements ta
                                             int64_t classes) {
     const int32_t *t = (const int32_t *)targets.data;
     double count = to.attr.sum ? 1.0 : samples_counted(to.counted, to.w, to.samples, to.attr.ignore_index);
+    const int64_t first = loss_first(&to.attr, classes), all_classes = loss_classes(&to.attr, classes);
     double all = weights_sum(to.w, classes);
     float scale = loss_slope_scale(&to.attr, to.state, count);
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
         bool ignored = t[n] == to.attr.ignore_index;
         Softmax s = to.stats ? to.stats[n] : softmax_row(&to.attr, ignored, x, n * classes, classes);
-        float mass = ignored ? 0 : loss_mass(&to.attr, to.w, t[n], all, classes, s);
+        float mass = ignored ? 0 : loss_mass(&to.attr, to.w, t[n], all, all_classes, s);
         for (int64_t c = lane_index(); c < classes; c += WARP) {
             float d = to.attr.log ? 0 : mass * expf(log_softmax(x, n * classes + c, s));
-            d -= loss_even(&to.attr, to.w, c, classes);
-            if (c == t[n]) d -= loss_sure(&to.attr, to.w, c);
+            d -= loss_even(&to.attr, to.w, c, all_classes);
+            if (first + c == t[n]) d -= loss_sure(&to.attr, to.w, c);
             dtype_store(to.dx.type, to.dx.data, (size_t)(n * classes + c), ignored ? 0.0f : scale * d);
         }
     }
@@ -177,6 +250,7 @@ int k_cuda_cross_entropy(const KArgs *a, Err *e) {
     assert(operand_is_vector(&a->cross_entropy.w, x->shape.dim[1]));
     assert(operand_is_vector(&a->cross_entropy.stats, 2 * t->count));
     (void)x; /* with NDEBUG nothing reads it */
+    if (a->attr->loss.world) return joined_run(a, e);
     return loss_run(a, e, cross_entropy_terms, t->count);
 }
 
@@ -185,6 +259,7 @@ int cuda_cross_entropy_slopes(const KArgs *a, const View *all, Err *e) {
     const View *w = &a->cross_entropy_dx.w, *stats = &a->cross_entropy_dx.stats;
     assert(t->dtype == DT_I32 && x->shape.rank == 2 && t->count == x->shape.dim[0] && dx->count == x->count);
     assert(operand_is_vector(w, x->shape.dim[1]) && operand_is_vector(stats, 2 * t->count));
+    assert(!a->attr->loss.world || stats->count);
     Gradient to = {a->attr->loss, (const StepState *)a->cross_entropy_dx.state.data, (const float *)w->data,
                    (const Softmax *)stats->data, elements_of(dx), (const int32_t *)all->data, all->count};
     /* few, since each of them counts all labels */
@@ -208,6 +283,7 @@ int cuda_cross_entropy_terms(const KArgs *a, void *sums, size_t bytes, Err *e) {
     const View *x = &a->cross_entropy.x;
     LossTo to = {a->attr->loss, (const float *)a->cross_entropy.w.data, a->cross_entropy.w.count, NULL,
                  (LossPart *)sums, (Softmax *)a->cross_entropy.stats.data, a->micro > 0};
+    if (to.attr.world) return joined_terms(a, to, (unsigned)(bytes / sizeof(LossPart)), e);
     return launch_op(a, e, cross_entropy_terms, (unsigned)(bytes / sizeof(LossPart)), LOSS_THREADS, to, elements_of(x),
                      elements_of(&a->cross_entropy.t), x->shape.dim[0], x->shape.dim[1]);
 }

@@ -164,9 +164,9 @@ static const OpTest op_tests[] = {
     {text ", log", OP_softmax_dx, .x = X, .attr.softmax = {axis_, 1}}
 #define EACH_PRELU(text, X, Z) {text, OP_prelu, .x = X, .z = Z}, {text, OP_prelu_dx, .x = X, .z = Z}, \
     {text, OP_prelu_dw, .x = X, .z = Z}
-#define BOTH_TABLE(text, X, Y, Z, padding_) \
-    {text, OP_embedding, .x = X, .y = Y, .z = Z}, \
-    {text, OP_embedding_dw, .x = X, .y = Y, .z = Z, .attr.embedding = {padding_}}
+#define BOTH_TABLE(text, X, Y, Z, padding_, first_) \
+    {text, OP_embedding, .x = X, .y = Y, .z = Z, .attr.embedding = {padding_, first_}}, \
+    {text, OP_embedding_dw, .x = X, .y = Y, .z = Z, .attr.embedding = {padding_, first_}}
 #define BOTH_ROWS(text, X, Z, from) \
     {text, OP_add_rows, .x = X, .z = Z, .attr.axis = {0, from}}, \
     {text, OP_add_rows_dw, .x = X, .z = Z, .attr.axis = {0, from}}
@@ -382,9 +382,10 @@ static const Case cases[] = {
     BOTH_SOFTMAX("one", ONE, 1), BOTH_SOFTMAX("rows", S2(13, 10), 1), BOTH_SOFTMAX("batch", S2(13, 10), 0),
     BOTH_SOFTMAX("wide", BIG, 1), BOTH_SOFTMAX("channels", IMAGE, 1), BOTH_SOFTMAX("height", IMAGE, 2),
     BOTH_SOFTMAX("steps", S3(3, 40, 5), 1), BOTH_SOFTMAX("features of steps", S3(3, 40, 5), 2),
-    BOTH_TABLE("words", S3(3, 17, 5), S2(3, 17), S2(11, 5), -1),
-    BOTH_TABLE("padding", S3(3, 17, 5), S2(3, 17), S2(11, 5), 4),
-    BOTH_TABLE("one", S2(1, 1), S1(1), S2(1, 1), -1), BOTH_TABLE("wide", S2(7, 1537), S1(7), S2(5, 1537), -1),
+    BOTH_TABLE("words", S3(3, 17, 5), S2(3, 17), S2(11, 5), -1, 0),
+    BOTH_TABLE("padding", S3(3, 17, 5), S2(3, 17), S2(11, 5), 4, 0),
+    BOTH_TABLE("some rows", S3(3, 17, 5), S2(3, 17), S2(11, 5), 15, 11),
+    BOTH_TABLE("one", S2(1, 1), S1(1), S2(1, 1), -1, 0), BOTH_TABLE("wide", S2(7, 1537), S1(7), S2(5, 1537), -1, 0),
     BOTH_ROWS("all", S3(3, 7, 5), S2(7, 5), 0), BOTH_ROWS("some", S3(4, 7, 301), S2(11, 301), 0),
     BOTH_ROWS("later ones", S3(4, 7, 301), S2(15, 301), 6),
     EACH_ROTARY("one pair", S3(1, 1, 2), 2, 10000, STEPS), EACH_ROTARY("two heads", S3(2, 5, 12), 6, 10000, STEPS),
@@ -440,6 +441,8 @@ static const Case cases[] = {
     {"odd", OP_dropout, .x = ODD, .attr.drop = {0.25f, 2, 0}, .calls = 13},
     {"several blocks", OP_dropout, .x = BIG, .attr.drop = {0.5f, 3, 0}, .calls = 3},
     {"image", OP_dropout, .x = IMAGE, .attr.drop = {0.1f, 4, 0}},
+    {"of a slice of steps", OP_dropout, .x = S3(5, 7, 43), .attr.drop = {0.5f, 3, 0, 0, {602, 301, 1204}}, .calls = 3},
+    {"of a slice of features", OP_dropout_dx, .x = S2(97, 33), .attr.drop = {0.25f, 4, 0, 0, {33, 33, 99}}, .calls = 2},
     {"p = 0", OP_dropout, .x = ODD, .attr.drop = {0, 5, 0}},
     {"p = 1", OP_dropout, .x = BIG, .attr.drop = {1, 6, 0}},
     {"gradient", OP_dropout_dx, .x = BIG, .attr.drop = {0.5f, 3, 0}, .calls = 3},

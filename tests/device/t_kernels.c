@@ -332,9 +332,11 @@ static void fill_places(Bench *b) {
     for (int64_t i = 0; i < b->operand[0].count; i++) b->operand[0].values[i] = floor(uniform() * 4);
 }
 
+/* Of a table of which w has some of the rows, the others, too */
 static void fill_indices(Bench *b) {
     Operand *idx = &b->operand[b->c->kind == OP_embedding ? 0 : 1];
-    for (int64_t i = 0; i < idx->count; i++) idx->values[i] = floor(uniform() * (double)b->c->z.dim[0]);
+    const double rows = (double)(b->c->z.dim[0] * (b->c->attr.embedding.first ? 3 : 1));
+    for (int64_t i = 0; i < idx->count; i++) idx->values[i] = floor(uniform() * rows);
 }
 
 /* Positions of sequences of up to 8 steps */

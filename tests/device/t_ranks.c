@@ -8,14 +8,14 @@
 #include "tap.h"
 #include "unit/nets.h"
 
-enum { STEPS = 4, NUMBERS = 1 << 20 };
+enum { STEPS = 4, NUMBERS = 1 << 20, WORDS = 160 /* of the networks that have a vocabulary */ };
 
 #define CE "CrossEntropyLoss"
 #define NET_IMAGES \
     "Sequential{Conv2d(3, 16, 3, padding=1) BatchNorm2d(16) ReLU MaxPool2d(2) Checkpoint{Sequential{Conv2d(16, 32, 3)" \
     " GELU Dropout(0.2)}} Flatten Linear(512, 24) Tanh Linear(24, 10)}"
 #define NET_GATED \
-    "Sequential{Linear(6, 32) Residual{Graph{RMSNorm(32) Linear(32, 64, bias=false)<0> Linear(32, 32, bias=false)<0>" \
+    "Sequential{Linear(6, 64) GLU Residual{Graph{RMSNorm(32) Linear(32, 64, bias=false)<0> Linear(32, 32, bias=false)<0>" \
     " Linear(32, 32, bias=false)<0> RotaryPositionalEmbeddings(16, interleaved=false)<1>" \
     " RotaryPositionalEmbeddings(16, interleaved=false)<2>" \
     " ScaledDotProductAttention(num_heads=4, is_causal=true, enable_gqa=true)<4,5,3>" \
@@ -53,7 +53,12 @@ static int feed(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err
     Program one = *f->p;
     const uint32_t first = step * (uint32_t)(one.micro_batches * one.fed) + micro;
     one.micro_batches = 1;
-    return net_feed(&one, first * (uint32_t)f->world + (uint32_t)f->rank, 0, x, t, e);
+    const int code = net_feed(&one, first * (uint32_t)f->world + (uint32_t)f->rank, 0, x, t, e);
+    if (one.bufs[one.inputs[0]].dtype != DT_I32) return code;
+    /* over all words of the vocabulary, which ranks may divide */
+    for (int64_t i = 0; i < shape_elements(&one.bufs[one.inputs[0]].shape); i++) x[i] = (float)((int)(x[i] * 23) % WORDS);
+    for (int64_t i = 0; i < shape_elements(&one.bufs[one.target].shape); i++) ((int32_t *)t)[i] *= WORDS / 10;
+    return code;
 }
 
 static int read_parameters(Runtime *r, const Network *net, Result *out, Err *e) {
@@ -182,13 +187,15 @@ static void compare(const char *device, const Network *net, const char *name, in
     Training one = {"cpu", net, *s, alone}, many = {device, net, *s, results};
     const int tensor = s->mesh.tensor, pipeline = s->mesh.pipeline, data = world / tensor / pipeline;
     char what[240];
-    snprintf(what, sizeof what, "%s on %s, %d x %d x %d ranks %s, zero %d, %s, accumulate %d, ahead %d, checkpoint %d, %s", name, device, pipeline, data,
-             tensor, s->pipeline_schedule == PIPELINE_GPIPE ? "gpipe" : "1f1b", s->zero, precision_info(s->precision)->text,
-             s->accumulate, s->gather_ahead, (int)s->checkpoint, alloc_name(s->allocator));
+    snprintf(what, sizeof what, "%s on %s, %d x %d x %d ranks%s %s, zero %d, %s, accumulate %d, ahead %d, checkpoint %d, %d chunks, %s",
+             name, device, pipeline, data, tensor, s->sequence_parallel ? " with sequences" : "",
+             s->pipeline_schedule == PIPELINE_GPIPE ? "gpipe" : "1f1b", s->zero, precision_info(s->precision)->text,
+             s->accumulate, s->gather_ahead, (int)s->checkpoint, s->loss_chunks, alloc_name(s->allocator));
     many.s.world = world;
     one.s.accumulate *= data;
     one.s.zero = 0;
     one.s.mesh.tensor = one.s.mesh.pipeline = 1;
+    one.s.sequence_parallel = false;
     const int well = run_ranks(1, 1, 1, train, &one), all = run_ranks(data, tensor, pipeline, train, &many);
     if (!ok(well == 1 && all == world, "%s: runs", what)) {
         printf("# %s\n", alone->problem);
@@ -218,14 +225,20 @@ static void compare(const char *device, const Network *net, const char *name, in
 static const int worlds[] = {2, 3, 4};
 
 #define NET_PACKED \
-    "Sequential{Embedding(160, 32) PositionEmbedding(6, 32) Residual{Sequential{LayerNorm(32) CausalSelfAttention(32, 4)}}" \
-    " Checkpoint{Residual{Sequential{LayerNorm(32) Linear(32, 128) GELU Linear(128, 32)}}} LayerNorm(32)" \
-    " Linear(32, 160, bias=false) Flatten(0, 1)}"
+    "Sequential{Embedding(160, 32) PositionEmbedding(8, 32) Residual{Sequential{LayerNorm(32) CausalSelfAttention(32, 4)" \
+    " Dropout(0.1)}} Checkpoint{Residual{Sequential{LayerNorm(32) Linear(32, 128) GELU Dropout(0.2) Linear(128, 32)}}}" \
+    " LayerNorm(32) Linear(32, 160, bias=false) Flatten(0, 1)}"
+/* Head and embedding share a weight, and adapters of a small rank lie beside a product. */
+#define NET_SHARED \
+    "Sequential{Embedding(160, 32) Residual{Sequential{RMSNorm(32) Add{Linear(32, 64)! Sequential{Linear(32, 4, bias=false)" \
+    " Linear(4, 64, bias=false)}} GELU Add{Linear(64, 32)! Sequential{Linear(64, 4, bias=false) Linear(4, 32, bias=false)" \
+    " Dropout(0.1)}}}} RMSNorm(32) Linear(32, 160, bias=false)&0 Flatten(0, 1)}"
 
-static const struct { const char *name, *text; Shape input; } divided[] = {
-    {"a perceptron", "Sequential{Linear(20, 64) ReLU Linear(64, 48) ReLU Linear(48, 10)}", {2, {4, 20, 1, 1}}},
-    {"GPT", NET_PACKED, {2, {2, 6, 1, 1}}},
-    {"a gated transformer", NET_GATED, {3, {3, 5, 6, 1}}},
+static const struct { const char *name, *text, *loss; Shape input; } divided[] = {
+    {"a perceptron", "Sequential{Linear(20, 64) ReLU Linear(64, 48) ReLU Linear(48, 10)}", CE, {2, {4, 20, 1, 1}}},
+    {"GPT", NET_PACKED, CE, {2, {2, 8, 1, 1}}},
+    {"a tied head", NET_SHARED, CE "(label_smoothing=0.1, lse_square_scale=0.01, ignore_index=48)", {2, {2, 8, 1, 1}}},
+    {"a gated transformer", NET_GATED, CE, {3, {3, 6, 6, 1}}},
 };
 
 /* Products divided among ranks, with each stage; and the settings in turns. */
@@ -234,9 +247,9 @@ static void tensors(void) {
     int turn = 0;
     for (size_t k = 0; k < ARRAY_LEN(divided); k++) {
         Err e = {0, ""};
-        Network *net = net_new(divided[k].text, CE, divided[k].input, &e);
+        Network *net = net_new(divided[k].text, divided[k].loss, divided[k].input, &e);
         if (!ok(net != NULL, "%s %s", divided[k].name, e.text)) continue;
-        for (int zero = 0; zero <= 3; zero++)
+        for (int zero = 0; zero <= 3; zero += k ? 1 : 3)
             for (int data = 1; data <= 2; data++, turn++) {
                 Settings s = settings_default();
                 setting_set_text(&s, setting_find("optimizer"), "SGD", &e);
@@ -244,9 +257,12 @@ static void tensors(void) {
                 s.optimizer.rule.lr = 0.05f;
                 s.zero = zero;
                 s.mesh.tensor = 2;
+                s.sequence_parallel = k && (zero + data) % 2 == 0;
                 compare("cpu", net, divided[k].name, 2 * data, &s);
+                s.sequence_parallel = k && !s.sequence_parallel;
+                s.loss_chunks = 1 + turn % 3;
                 s.precision = precisions[turn % 4];
-                s.mesh.tensor = turn % 3 && k != 2 ? 2 : 4 >> (k == 2);
+                s.mesh.tensor = turn % 3 && k != 3 ? 2 : 4 >> (k == 3);
                 s.accumulate = 1 + turn % 2;
                 s.checkpoint = (Checkpoint)(turn % CHECKPOINT_BUDGET);
                 s.offload = turn % 4 == 3 ? OFFLOAD_ALL : OFFLOAD_NONE;
@@ -266,7 +282,7 @@ static void stages(void) {
         Err e = {0, ""};
         Network *net = net_new(nets[k].text, CE, nets[k].input, &e);
         if (!ok(net != NULL, "%s %s", nets[k].name, e.text)) continue;
-        for (int zero = 0; zero <= 3; zero++)
+        for (int zero = 0; zero <= 3; zero += k == 5 ? 3 : 1)
             for (int w = 0; w < 2; w++, turn++) {
                 Settings s = settings_default();
                 s.zero = zero;
@@ -316,6 +332,25 @@ static int count_gpus(int rank, Comm *const comm[MESH_AXES], void *arg) {
     return code;
 }
 
+/* Products, vocabulary and sequence divided among GPUs; logits at once, and in parts. */
+static void divided_gpus(void) {
+    static const int some[] = {1, 2}; /* of divided[] */
+    for (size_t k = 0; k < ARRAY_LEN(some); k++) {
+        Err e = {0, ""};
+        Network *net = net_new(divided[some[k]].text, divided[some[k]].loss, divided[some[k]].input, &e);
+        Settings s = settings_default();
+        if (!ok(net != NULL, "%s %s", divided[some[k]].name, e.text)) continue;
+        setting_set_text(&s, setting_find("optimizer"), "SGD", &e);
+        s.optimizer.rule.momentum = 0.9f;
+        s.optimizer.rule.lr = 0.05f;
+        s.mesh.tensor = 2;
+        s.sequence_parallel = true;
+        s.loss_chunks = 1 + (int)k * 2;
+        compare("cuda:0", net, divided[some[k]].name, 2, &s);
+        network_free(net);
+    }
+}
+
 /* Ranks on GPUs, by NCCL, beside one rank on the CPU: shards that are of one size, and others. */
 static void on_gpus(void) {
     static const int some[] = {0, 3}; /* of nets[] */
@@ -346,13 +381,14 @@ static void on_gpus(void) {
         }
         network_free(net);
     }
+    divided_gpus();
 }
 
 static const struct { const char *name, *text; Shape input; int most; } cut[] = {
     {"a perceptron", "Sequential{Linear(20, 64) ReLU Linear(64, 48) ReLU Linear(48, 32) Tanh Linear(32, 10)}", {2, {4, 20, 1, 1}}, 4},
     {"images", NET_IMAGES, {4, {3, 3, 12, 12}}, 3},
-    {"GPT", NET_PACKED, {2, {2, 6, 1, 1}}, 4},
-    {"a gated transformer", NET_GATED, {3, {3, 5, 6, 1}}, 4},
+    {"GPT", NET_PACKED, {2, {2, 8, 1, 1}}, 4},
+    {"a gated transformer", NET_GATED, {3, {3, 6, 6, 1}}, 4},
     {"an LSTM", NET_RECURRENT, {3, {3, 5, 6, 1}}, 2},
     {"a frozen layer", "Sequential{Linear(20, 64)! ReLU Linear(64, 48) ReLU Linear(48, 10)}", {2, {4, 20, 1, 1}}, 3},
 };
@@ -413,22 +449,21 @@ static void pipelines(void) {
             compare("cpu", net, cut[k].name, 4, &s);
             if (k == 1 || k >= 4) continue; /* it has nothing that is divided by features */
             s.mesh.tensor = 2;
+            s.sequence_parallel = k && turn % 3 == 0;
             compare("cpu", net, cut[k].name, turn % 2 ? 8 : 4, &s);
         }
         network_free(net);
     }
 }
 
-/* t_ranks gpus: only what needs GPUs */
+/* t_ranks NAME: that part alone */
 int main(int argc, char **argv) {
+    static const struct { const char *name; void (*run)(void); } parts[] = {
+        {"stages", stages}, {"tensors", tensors}, {"pipelines", pipelines}, {"gpus", on_gpus}};
     results = shared_memory(RANKS_MOST * sizeof *results);
     alone = shared_memory(sizeof *alone);
     if (!ok(results && alone, "memory that processes share")) return tap_done();
-    if (argc < 2 || strcmp(argv[1], "gpus")) {
-        stages();
-        tensors();
-        pipelines();
-    }
-    on_gpus();
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+        if (argc < 2 || !strcmp(argv[1], parts[i].name)) parts[i].run();
     return tap_done();
 }

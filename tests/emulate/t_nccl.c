@@ -39,23 +39,27 @@ static int join(Comm *comm, int gpu, Device **out, Err *e) {
 
 /* ---- ops */
 
-typedef struct Case { OpKind kind; DType type; int64_t n; const char *calls; } Case;
+/* pieces: n elements are so many rows, of which each rank has a slice along the second axis; 0: each has a shard */
+typedef struct Case { OpKind kind; DType type; int64_t n, pieces; const char *calls; } Case;
 
 /* 768 elements are 3 units of 256; of 1000 the last rank has 488. Gathered is by bytes. */
 static const Case cases[] = {
-    {OP_all_reduce, DT_F32, 1000, "AllReduce 1000 x f32; "},
-    {OP_all_reduce, DT_F16, 1000, "AllReduce 1000 x f16; "},
-    {OP_all_reduce_, DT_BF16, 1000, "AllReduce 1000 x bf16; "},
-    {OP_reduce_scatter, DT_F32, 768, "ReduceScatter 256 x f32; "},
-    {OP_reduce_scatter, DT_BF16, 768, "ReduceScatter 256 x bf16; "},
-    {OP_reduce_scatter, DT_F32, 1000, "{ Reduce 256 x f32 root 0; Reduce 256 x f32 root 1; Reduce 488 x f32 root 2; } "},
-    {OP_reduce_scatter, DT_F16, 1000, "{ Reduce 256 x f16 root 0; Reduce 256 x f16 root 1; Reduce 488 x f16 root 2; } "},
-    {OP_all_gather, DT_F32, 768, "AllGather 1024 x u8; "},
-    {OP_all_gather, DT_BF16, 1000, "{ Broadcast 512 x u8 root 0; Broadcast 512 x u8 root 1; Broadcast 976 x u8 root 2; } "},
-    {OP_all_gather_, DT_F16, 768, "AllGather 512 x u8; "},
-    {OP_all_gather_, DT_F32, 1000,
+    {OP_all_reduce, DT_F32, 1000, 0, "AllReduce 1000 x f32; "},
+    {OP_all_reduce, DT_F16, 1000, 0, "AllReduce 1000 x f16; "},
+    {OP_all_reduce_, DT_BF16, 1000, 0, "AllReduce 1000 x bf16; "},
+    {OP_reduce_scatter, DT_F32, 768, 0, "{ ReduceScatter 256 x f32; } "},
+    {OP_reduce_scatter, DT_BF16, 768, 0, "{ ReduceScatter 256 x bf16; } "},
+    {OP_reduce_scatter, DT_F32, 1000, 0, "{ Reduce 256 x f32 root 0; Reduce 256 x f32 root 1; Reduce 488 x f32 root 2; } "},
+    {OP_reduce_scatter, DT_F16, 1000, 0, "{ Reduce 256 x f16 root 0; Reduce 256 x f16 root 1; Reduce 488 x f16 root 2; } "},
+    {OP_all_gather, DT_F32, 768, 0, "{ AllGather 1024 x u8; } "},
+    {OP_all_gather, DT_BF16, 1000, 0, "{ Broadcast 512 x u8 root 0; Broadcast 512 x u8 root 1; Broadcast 976 x u8 root 2; } "},
+    {OP_all_gather_, DT_F16, 768, 0, "{ AllGather 512 x u8; } "},
+    {OP_all_gather_, DT_F32, 1000, 0,
      "{ Broadcast 1024 x u8 root 0; Broadcast 1024 x u8 root 1; Broadcast 1952 x u8 root 2; } "},
-    {OP_any_overflow, DT_I32, 4, "AllReduce 1 x i32 max; "},
+    {OP_reduce_scatter, DT_F32, 768, 2, "{ ReduceScatter 128 x f32; ReduceScatter 128 x f32; } "},
+    {OP_reduce_scatter, DT_BF16, 27, 3, "{ ReduceScatter 3 x bf16; ReduceScatter 3 x bf16; ReduceScatter 3 x bf16; } "},
+    {OP_all_gather, DT_BF16, 768, 2, "{ AllGather 256 x u8; AllGather 256 x u8; } "},
+    {OP_any_overflow, DT_I32, 4, 0, "AllReduce 1 x i32 max; "},
 };
 
 static const Case *running;
@@ -73,23 +77,30 @@ static StepState state_of(int round, int rank) {
 typedef struct Operands {
     KArgs args;
     Attr attr;
-    Shard own;             /* of the n elements */
-    int64_t x_n, y_n, x_first, y_first; /* the elements of operands: from which one on; x_n 0: y is updated */
+    Within own;            /* where a rank's part of the n elements lies */
+    int64_t x_n, y_n;      /* the elements of operands; x_n 0: y is updated */
+    Within x_at, y_at;     /* where they lie among the n */
     char x[4 * NUMBERS], y[4 * NUMBERS];
 } Operands;
+
+static Shape shape_of(const Case *c, int64_t n) { return c->pieces ? shape2(c->pieces, n / c->pieces) : shape1(n); }
 
 static void begin(Operands *o, Device *d, const Case *c) {
     const int rank = d->comm[MESH_DATA]->rank;
     memset(o, 0, sizeof *o);
-    o->own = shard_of(c->n, WORLD, rank);
-    const Shard whole = {0, c->n}, none = {0, 0};
-    const Shard x = c->kind == OP_all_gather ? o->own : c->kind == OP_all_reduce || c->kind == OP_reduce_scatter ? whole : none;
-    const Shard y = c->kind == OP_reduce_scatter ? o->own : whole;
-    o->x_n = x.count, o->x_first = x.first, o->y_n = y.count, o->y_first = y.first;
-    o->attr.collective = (CollectiveAttr){WORLD, rank, 1, MESH_DATA};
+    const Shard shard = shard_of(c->n, WORLD, rank);
+    const int64_t piece = c->pieces ? c->n / c->pieces / WORLD : shard.count, own = c->pieces ? c->n / WORLD : shard.count;
+    const Within all = {0, 0, 0};
+    const bool scatters = c->kind == OP_reduce_scatter, given = c->kind == OP_all_gather;
+    o->own = (Within){c->pieces ? rank * piece : shard.first, piece, piece * WORLD};
+    o->x_n = given ? own : c->kind == OP_all_reduce || scatters ? c->n : 0;
+    o->y_n = scatters ? own : c->n;
+    o->x_at = given ? o->own : all;
+    o->y_at = scatters ? o->own : all;
+    o->attr.collective = (CollectiveAttr){.world = WORLD, .rank = rank, .bucket = 1, .axis = MESH_DATA};
     o->args = (KArgs){.kind = c->kind, .attr = &o->attr, .device = d};
-    if (o->x_n) o->args.in[0] = (View){.shape = {1, {o->x_n}}, .dtype = c->type, .count = o->x_n};
-    o->args.out[0] = (View){.shape = {1, {o->y_n}}, .dtype = c->type, .count = o->y_n};
+    if (o->x_n) o->args.in[0] = (View){.shape = shape_of(c, o->x_n), .dtype = c->type, .count = o->x_n};
+    o->args.out[0] = (View){.shape = shape_of(c, o->y_n), .dtype = c->type, .count = o->y_n};
 }
 
 /* Fills in what the operands are before round `round`. */
@@ -102,9 +113,9 @@ static void fill(Operands *o, const Case *c, int round) {
         memcpy(o->y, &s, sizeof s);
         return;
     }
-    for (int64_t i = 0; i < o->x_n; i++) dtype_store(c->type, o->x, (size_t)i, value(round, rank, o->x_first + i));
+    for (int64_t i = 0; i < o->x_n; i++) dtype_store(c->type, o->x, (size_t)i, value(round, rank, within_place(o->x_at, i)));
     for (int64_t i = 0; i < o->y_n && !o->x_n; i++)
-        if (c->kind == OP_all_reduce_ || (i >= o->own.first && i < o->own.first + o->own.count))
+        if (c->kind == OP_all_reduce_ || (i >= o->own.first && i < o->own.first + o->own.piece))
             dtype_store(c->type, o->y, (size_t)i, value(round, rank, i));
 }
 
@@ -112,7 +123,8 @@ static float expected(const Case *c, int round, int64_t i) {
     float sum = 0;
     for (int r = 0; r < WORLD; r++) {
         const Shard s = shard_of(c->n, WORLD, r);
-        if (!gathers(c->kind) || (i >= s.first && i < s.first + s.count)) sum += value(round, r, i);
+        const bool has = c->pieces ? i % (c->n / c->pieces) / (c->n / c->pieces / WORLD) == r : i >= s.first && i < s.first + s.count;
+        if (!gathers(c->kind) || has) sum += value(round, r, i);
     }
     return sum;
 }
@@ -127,7 +139,7 @@ static int wrong(const Operands *o, const Case *c, int round) {
         s.overflow = round == 1;
         return n + (memcmp(&s, o->y, sizeof s) != 0);
     }
-    for (int64_t i = 0; i < o->y_n; i++) n += dtype_load(c->type, o->y, (size_t)i) != expected(c, round, o->y_first + i);
+    for (int64_t i = 0; i < o->y_n; i++) n += dtype_load(c->type, o->y, (size_t)i) != expected(c, round, within_place(o->y_at, i));
     return n;
 }
 

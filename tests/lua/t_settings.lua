@@ -13,7 +13,13 @@ tap.is(table.concat(settings.columns, " "), table.concat(fixed, " "), "settings 
 
 local device <close> = core.device("cpu")
 local network = require "memtide.net.nn".network(mt.nn.Linear(2, 2), mt.nn.MSELoss(), 4, {2})
-local function compile(name, value) return core.compile(network, {[name] = value}, device) end
+-- what some settings want beside them
+local BESIDE = {sequence_parallel = {world = 2, mesh = "tensor=2"}}
+local function compile(name, value)
+  local all = {[name] = value}
+  for key, beside in pairs(BESIDE[name] or {}) do all[key] = beside end
+  return core.compile(network, all, device)
+end
 
 for _, row in ipairs(core.settings()) do
   tap.ok(row.text ~= "", row.name .. " says what it is")

@@ -71,7 +71,9 @@ void ref_dropout(Ref *r) {
     uint32_t call = (uint32_t)r->dropout.calls.at[0];
     for (int64_t i = 0; i < r->dropout.y.count; i++) {
         const int64_t *d = r->dropout.x.shape.dim;
-        uint64_t draw = (uint64_t)(r->attr->drop.channels ? i / (d[2] * d[3]) : memory_index(r, i));
+        const Within *in = &r->attr->drop.within;
+        const int64_t place = in->piece ? in->first + i / in->piece * in->whole + i % in->piece : memory_index(r, i);
+        uint64_t draw = (uint64_t)(r->attr->drop.channels ? i / (d[2] * d[3]) : place);
         uint32_t drawn = philox(r->seed, RNG_DROPOUT, r->attr->drop.id, call, draw / 4).x[draw % 4];
         bool keep = (drawn >> 8) / 16777216.0 >= p;
         r->dropout.y.at[i] = keep ? r->dropout.x.at[i] / (1 - p) : 0;

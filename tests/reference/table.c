@@ -5,18 +5,21 @@ static void zero(Tensor *t) {
 }
 
 void ref_embedding(Ref *r) {
-    int64_t dim = r->embedding.w.shape.dim[1];
-    for (int64_t i = 0; i < r->embedding.idx.count; i++)
+    int64_t dim = r->embedding.w.shape.dim[1], rows = r->embedding.w.shape.dim[0];
+    for (int64_t i = 0; i < r->embedding.idx.count; i++) {
+        int64_t row = (int64_t)r->embedding.idx.at[i] - r->attr->embedding.first;
         for (int64_t d = 0; d < dim; d++)
-            r->embedding.y.at[i * dim + d] = r->embedding.w.at[(int64_t)r->embedding.idx.at[i] * dim + d];
+            r->embedding.y.at[i * dim + d] = row < 0 || row >= rows ? 0 : r->embedding.w.at[row * dim + d];
+    }
 }
 
 void ref_embedding_dw(Ref *r) {
     int64_t dim = r->embedding_dw.dw.shape.dim[1];
     zero(&r->embedding_dw.dw);
     for (int64_t i = 0; i < r->embedding_dw.idx.count; i++) {
-        int64_t row = (int64_t)r->embedding_dw.idx.at[i];
-        for (int64_t d = 0; d < dim && row != r->attr->embedding.padding; d++)
+        int64_t index = (int64_t)r->embedding_dw.idx.at[i], row = index - r->attr->embedding.first;
+        if (row < 0 || row >= r->embedding_dw.dw.shape.dim[0]) continue;
+        for (int64_t d = 0; d < dim && index != r->attr->embedding.padding; d++)
             r->embedding_dw.dw.at[row * dim + d] += r->embedding_dw.dy.at[i * dim + d];
     }
 }

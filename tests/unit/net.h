@@ -1,8 +1,8 @@
 /* net.h: networks from text, for tests.
  *
- *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ] [ "&" ] [ "^" k { "," k } ">" ]
+ *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ] [ "&" [ k ] ] [ "^" k { "," k } ">" ]
  *           [ "<" k { "," k } ">" ]
- *             "!": frozen; "&": tied to the layer before it; "<": what it reads, see Layer.from (-1: the input);
+ *             "!": frozen; "&": tied to the layer before it, "&k": to the container's layer k; "<": what it reads, see Layer.from (-1: the input);
  *             "^": whose outputs are the container's, see Layer.result
  *         | "Again"   the layer before it once more, sharing its parameters
  *   loss  = { [ factor "*" ] layer }
@@ -122,7 +122,10 @@ static Layer *net_layer(NetText *t, const Layer *parent) {
     }
     if (!code && *t->at == '&' && parent && parent->n_child) {
         t->at++;
-        l->tied = parent->child[parent->n_child - 1];
+        char *end;
+        const long k = strtol(t->at, &end, 10);
+        l->tied = parent->child[end == t->at || k < 0 || k >= parent->n_child ? parent->n_child - 1 : k];
+        t->at = end;
     }
     if (!code && *t->at == '^') l->n_result = net_places(t, l->result);
     t->at += strspn(t->at, " ,\n");

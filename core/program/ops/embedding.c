@@ -20,8 +20,12 @@ static void embedding_gradient(Gradients *g, const Op *f, int dy) {
     gradient_by(g, OP_embedding_dw, f, g->leaf[f->embedding.w], dy, f->embedding.idx);
 }
 
-const OpRule rule_embedding = {embedding_fits, NULL, embedding_gradient, NULL};
-const OpRule rule_embedding_dw = {embedding_dw_fits, NULL, NULL, NULL};
+static void embedding_show(const Attr *a, Line *l) {
+    if (a->embedding.first) line_put(l, " first=%lld", (long long)a->embedding.first);
+}
+
+const OpRule rule_embedding = {embedding_fits, NULL, embedding_gradient, embedding_show};
+const OpRule rule_embedding_dw = {embedding_dw_fits, NULL, NULL, embedding_show};
 
 /* idx (N, T), y (N) */
 static bool place_fits(const Operands *o) {

@@ -1,5 +1,6 @@
 /* concat, slice and roll. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "program/rule.h"
 
@@ -18,7 +19,7 @@ static bool part_fits(const Buf *whole, const Buf *part, const AxisAttr *a) {
 
 static bool concat_fits(const Operands *o) {
     const Buf *y = o->concat.y;
-    AxisAttr part = {o->attr->axis.axis, 0};
+    AxisAttr part = {.axis = o->attr->axis.axis};
     for (int k = 0; k < OP_IN && o->in[k]; k++) {
         if (!part_fits(y, o->in[k], &part)) return false;
         part.start += o->in[k]->shape.dim[part.axis];
@@ -46,8 +47,15 @@ static void concat_gradient(Gradients *g, const Op *forward, int dy) {
     assert(g->p->failed || f.attr.axis.start == g->p->bufs[dy].shape.dim[f.attr.axis.axis]);
 }
 
-static void slice_gradient(Gradients *g, const Op *f, int dy) {
-    gradient_by(g, OP_slice_dx, f, f->slice.x, dy, NO_BUF);
+/* Where each rank takes its own slice of what all have, each makes that part of the gradient. */
+static void slice_gradient(Gradients *g, const Op *forward, int dy) {
+    const AxisAttr *a = &forward->attr.axis;
+    Op f = *forward;
+    if (a->world) {
+        memset(&f.attr, 0, sizeof f.attr);
+        f.attr.collective = (CollectiveAttr){.world = a->world, .rank = a->rank, .axis = MESH_TENSOR};
+    }
+    gradient_by(g, a->world ? OP_all_gather : OP_slice_dx, &f, f.slice.x, dy, NO_BUF);
 }
 
 static void slice_dx_gradient(Gradients *g, const Op *f, int dy) {
@@ -64,6 +72,7 @@ static void roll_gradient(Gradients *g, const Op *forward, int dy) {
 static void concat_show(const Attr *a, Line *l) { line_put(l, " axis=%d", a->axis.axis); }
 static void slice_show(const Attr *a, Line *l) {
     line_put(l, " axis=%d start=%" PRId64, a->axis.axis, a->axis.start);
+    if (a->axis.world) line_put(l, " rank=%d/%d", a->axis.rank, a->axis.world);
 }
 
 const OpRule rule_concat = {concat_fits, NULL, concat_gradient, concat_show};

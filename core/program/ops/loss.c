@@ -10,12 +10,16 @@ static bool classes_fit(const Buf *x, const Buf *w, const Buf *stats) {
                       stats->shape.dim[1] == 2);
 }
 
+/* Ranks that have some of the classes each know the statistics of all. */
+static bool joins(const LossAttr *a, const Buf *w, const Buf *stats) { return !a->world || (!w && stats && !a->log); }
+
 static bool cross_entropy_fits(const Operands *o) {
-    return classes_fit(o->cross_entropy.x, o->cross_entropy.w, o->cross_entropy.stats);
+    return (!o->cross_entropy.w || !o->attr->loss.world) && classes_fit(o->cross_entropy.x, o->cross_entropy.w, o->cross_entropy.stats);
 }
 
 static bool cross_entropy_dx_fits(const Operands *o) {
-    return fits_elements(o) && classes_fit(o->cross_entropy_dx.x, o->cross_entropy_dx.w, o->cross_entropy_dx.stats);
+    return fits_elements(o) && joins(&o->attr->loss, o->cross_entropy_dx.w, o->cross_entropy_dx.stats) &&
+           classes_fit(o->cross_entropy_dx.x, o->cross_entropy_dx.w, o->cross_entropy_dx.stats);
 }
 
 /* w: numbers for the places of x's last dimension, which then lie side by side; NULL: one for all */
@@ -66,6 +70,7 @@ static void element_loss_gradient(Gradients *g, const Op *f, int dy) {
 static void cross_entropy_show(const Attr *a, Line *l) {
     line_put(l, "%s scale=%g", a->loss.log ? " log" : "", (double)a->loss.scale);
     if (a->loss.beta != 0) line_put(l, " square=%g", (double)a->loss.beta);
+    if (a->loss.world) line_put(l, " rank=%d/%d", a->loss.rank, a->loss.world);
 }
 
 static void element_loss_show(const Attr *a, Line *l) {
@@ -86,7 +91,7 @@ static bool linear_cross_entropy_fits(const Operands *o) {
     const int last = x->shape.rank - 1;
     if (last < 1 || w->shape.rank != 2 || x->shape.dim[last] != w->shape.dim[1] || x->dtype != w->dtype) return false;
     if (b && (b->shape.rank != 1 || b->shape.dim[0] != w->shape.dim[0])) return false;
-    if (weight && (weight->shape.rank != 1 || weight->shape.dim[0] != w->shape.dim[0])) return false;
+    if (weight && (o->attr->loss.world || weight->shape.rank != 1 || weight->shape.dim[0] != w->shape.dim[0])) return false;
     return o->attr->loss.chunks > 0 && shape_elements(&t->shape) * x->shape.dim[last] == shape_elements(&x->shape);
 }
 
