@@ -3,10 +3,12 @@
  * takes what it needs of the GPU's memory when the ranks join; the ops have no workspace. */
 #include "ranks.h"
 
-static int ranks_of(const KArgs *a, Ranks **out, Err *e) {
-    *out = cuda_of(a)->ranks[a->attr->collective.axis];
+static int ranks_along(const KArgs *a, MeshAxis axis, Ranks **out, Err *e) {
+    *out = cuda_of(a)->ranks[axis];
     return *out ? OK : err_set(e, ERR_INTERNAL, "this GPU has not joined the ranks");
 }
+
+static int ranks_of(const KArgs *a, Ranks **out, Err *e) { return ranks_along(a, a->attr->collective.axis, out, e); }
 
 static char *element(const View *v, int64_t i) { return (char *)v->data + (size_t)i * dtype_size(v->dtype); }
 
@@ -107,9 +109,17 @@ int k_cuda_all_gather_(const KArgs *a, Err *e) {
     return all_gather(a, element(y, shard_of(y->count, c->world, c->rank).first), y, e);
 }
 
-/* ---- from one stage of a pipeline to the next */
+/* ---- from one stage of a pipeline to the next: the axis has one rank for each stage. The stream goes on when the bytes were
+ * sent, for which NCCL may wait until the other rank receives. */
 
 int k_cuda_transfer(const KArgs *a, Err *e) {
-    (void)a;
-    return err_set(e, ERR_UNSUPPORTED, "stages of a pipeline on GPUs can be predicted, but not run");
+    const View *x = &a->transfer.x, *y = &a->transfer.y;
+    const TransferAttr *t = &a->attr->transfer;
+    const cudaStream_t stream = cuda_of(a)->stream;
+    Ranks *r;
+    int code = ranks_along(a, MESH_PIPELINE, &r, e);
+    if (code) return code;
+    return ranks_check(r, x->data ? r->nccl.ncclSend(x->data, (size_t)x->count * dtype_size(x->dtype), ncclInt8, t->to, r->comm, stream)
+                                  : r->nccl.ncclRecv(y->data, (size_t)y->count * dtype_size(y->dtype), ncclInt8, t->from, r->comm, stream),
+                       "transfer", e);
 }

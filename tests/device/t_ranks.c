@@ -291,7 +291,7 @@ static void stages(void) {
     }
 }
 
-/* Three emulated GPUs and NCCL's stand-in, unless MEMTIDE_CUDA names a plugin for real ones. */
+/* Four emulated GPUs and NCCL's stand-in, unless MEMTIDE_CUDA names a plugin for real ones. */
 static void choose_gpus(void) {
     const char *build = getenv("BUILD");
     char file[1024];
@@ -300,7 +300,7 @@ static void choose_gpus(void) {
     setenv("MEMTIDE_CUDA", file, 1);
     snprintf(file, sizeof file, "%s/emulate/libnccl.so.2", build ? build : "build");
     setenv("MEMTIDE_NCCL", file, 1);
-    setenv("EMULATE_MEMORY", "268435456,268435456,268435456", 1);
+    setenv("EMULATE_MEMORY", "268435456,268435456,268435456,268435456", 1);
 }
 
 /* In a process of its own: one that has used CUDA cannot fork ranks that use it, too. */
@@ -314,6 +314,31 @@ static int count_gpus(int rank, Comm *const comm[MESH_AXES], void *arg) {
     if (!code) *(int *)arg = info.count;
     device_close(device);
     return code;
+}
+
+static Settings pipeline_settings(int stages, int micro_batches, PipelineSchedule schedule) {
+    Settings s = settings_default();
+    Err e = {0, ""};
+    setting_set_text(&s, setting_find("optimizer"), "SGD", &e);
+    s.optimizer.rule.momentum = 0.9f;
+    s.optimizer.rule.lr = 0.05f;
+    s.mesh.pipeline = stages;
+    s.accumulate = micro_batches;
+    s.pipeline_schedule = schedule;
+    return s;
+}
+
+/* Stages on GPUs, alone and with ranks of other samples. */
+static void pipelines_on_gpus(const Network *net, const char *name, int gpus) {
+    for (int schedule = 0; schedule < 2; schedule++) {
+        Settings s = pipeline_settings(2 + schedule, 3, (PipelineSchedule)schedule);
+        if (s.mesh.pipeline <= gpus) compare("cuda:0", net, name, s.mesh.pipeline, &s);
+        s = pipeline_settings(2, 2, (PipelineSchedule)schedule);
+        s.zero = 3 * schedule;
+        s.precision = PREC_AMP_FP16;
+        s.optimizer.rule.clip_norm = 0.5f;
+        if (gpus >= 4) compare("cuda:0", net, name, 4, &s);
+    }
 }
 
 /* Ranks on GPUs, by NCCL, beside one rank on the CPU: shards that are of one size, and others. */
@@ -344,6 +369,7 @@ static void on_gpus(void) {
             s.optimizer.rule.clip_norm = 0.5f;
             compare("cuda:0", net, nets[some[k]].name, *gpus < 3 ? 2 : 3, &s);
         }
+        pipelines_on_gpus(net, nets[some[k]].name, *gpus);
         network_free(net);
     }
 }
@@ -361,18 +387,6 @@ static size_t most_of(int world) {
     size_t most = 0;
     for (int r = 0; r < world; r++) most = max_size(most, results[r].peak);
     return most;
-}
-
-static Settings pipeline_settings(int stages, int micro_batches, PipelineSchedule schedule) {
-    Settings s = settings_default();
-    Err e = {0, ""};
-    setting_set_text(&s, setting_find("optimizer"), "SGD", &e);
-    s.optimizer.rule.momentum = 0.9f;
-    s.optimizer.rule.lr = 0.05f;
-    s.mesh.pipeline = stages;
-    s.accumulate = micro_batches;
-    s.pipeline_schedule = schedule;
-    return s;
 }
 
 /* Stages alone, with both schedules: the bits of one rank. 1F1B needs no more memory than GPipe. */

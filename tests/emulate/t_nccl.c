@@ -29,13 +29,15 @@ static const char *told(void) {
     return function();
 }
 
-static int join(Comm *comm, int gpu, Device **out, Err *e) {
+static int join_along(MeshAxis axis, Comm *comm, int gpu, Device **out, Err *e) {
     char name[DEVICE_NAME];
     snprintf(name, sizeof name, "cuda:%d", gpu);
     *out = NULL;
     const int code = device_open(name, out, e);
-    return code ? code : device_join(*out, MESH_DATA, comm, e);
+    return code ? code : device_join(*out, axis, comm, e);
 }
+
+static int join(Comm *comm, int gpu, Device **out, Err *e) { return join_along(MESH_DATA, comm, gpu, out, e); }
 
 /* ---- ops */
 
@@ -198,6 +200,66 @@ static void test_ops(void) {
         }
 }
 
+/* ---- from stage to stage: each hands on what it received */
+
+static KArgs transfer_args(Device *d, const Attr *attr, void *x, void *y) {
+    KArgs a = {.kind = OP_transfer, .attr = attr, .device = d};
+    View *own = x ? &a.in[0] : &a.out[0];
+    *own = (View){.data = x ? x : y, .shape = {1, {NUMBERS}}, .dtype = DT_BF16, .count = NUMBERS};
+    return a;
+}
+
+static int hand_on(Device *d, int rank, void *data, Err *e) {
+    const Attr from = {.transfer = {rank - 1, rank}}, to = {.transfer = {rank, rank + 1}};
+    const KArgs receive = transfer_args(d, &from, NULL, data), send = transfer_args(d, &to, data, NULL);
+    int code = rank > 0 ? d->table->run(d, &receive, e) : OK;
+    return !code && rank + 1 < WORLD ? d->table->run(d, &send, e) : code;
+}
+
+/* Rounds as those of run_rounds. */
+static int run_chain(int rank, Comm *const along[MESH_AXES], void *arg) {
+    static uint16_t number[NUMBERS];
+    Seen *s = &seen[rank];
+    Device *d;
+    void *data = NULL, *graph = NULL;
+    Err e = {0, ""};
+    (void)arg;
+    int code = join_along(MESH_PIPELINE, along[MESH_PIPELINE], rank, &d, &e);
+    const DeviceTable *t = code ? NULL : d->table;
+    if (!code) code = t->alloc(d, sizeof number, &data, &e);
+    told();
+    for (int round = 0; round < ROUNDS && !code; round++) {
+        for (int i = 0; i < NUMBERS; i++) number[i] = rank == 0 ? (uint16_t)(i * 31 + round) : 0;
+        code = t->upload(d, data, number, sizeof number, &e);
+        if (!code && round == 1) code = t->record(d, &e);
+        if (!code && round < 2) code = hand_on(d, rank, data, &e);
+        if (!code && round == 1) code = t->recorded(d, &graph, &e);
+        if (!code && round > 0) code = t->replay(d, graph, &e);
+        if (!code) code = t->download(d, number, data, sizeof number, &e);
+        for (int i = 0; i < NUMBERS && !code; i++) s->wrong += number[i] != (uint16_t)(i * 31 + round);
+        if (round == 0) snprintf(s->told, sizeof s->told, "%s", told());
+    }
+    if (t) t->graph_free(d, graph);
+    if (t) t->free(d, data, sizeof number);
+    device_close(d);
+    snprintf(s->text, sizeof s->text, "%s", code ? e.text : "");
+    return code;
+}
+
+static void test_transfer(void) {
+    static const char *const calls[] = {"Send 2048 x u8 to 1; ", "Recv 2048 x u8 from 0; Send 2048 x u8 to 2; ", "Recv 2048 x u8 from 1; "};
+    for (int late = 0; late < 2; late++) {
+        setenv("EMULATE_LATE", late ? "1" : "0", 1);
+        memset(seen, 0, WORLD * sizeof *seen);
+        if (!ok(run_ranks(1, 1, WORLD, run_chain, NULL) == WORLD, "stages hand on %d bytes%s", 2 * NUMBERS, late ? ", late" : ""))
+            for (int r = 0; r < WORLD; r++) printf("# rank %d: %s\n", r, seen[r].text);
+        for (int r = 0; r < WORLD; r++) {
+            is_int(seen[r].wrong, 0, "all of them as sent");
+            is_str(seen[r].told, calls[r], "by these calls");
+        }
+    }
+}
+
 /* ---- joining */
 
 typedef struct Joining {
@@ -316,6 +378,7 @@ int main(void) {
     seen = shared_memory(WORLD * sizeof *seen);
     if (!ok(seen != NULL, "memory that processes share")) return tap_done();
     test_ops();
+    test_transfer();
     test_joining();
     test_failures();
     return tap_done();
