@@ -531,9 +531,9 @@ end
 -- The step of one of the compiled cell's trainings: lua/bind_step.c
 function cell.step(self, training) return util.must(training.program:step(conditions(self, self.memory))) end
 
--- The prediction of one rank's programs
-local function predict_rank(self, programs, limit)
-  local asked = conditions(self, limit)
+-- The prediction of a class of self.alike: of each of its ranks
+function cell.predict_rank(self, class, limit)
+  local asked, programs = conditions(self, limit), class.programs
   asked.allocator, asked.steps, asked.calls = self.values.allocator, self.warmup + self.steps, self.round and self.round.plan
   asked.with = table.move(programs, 2, #programs, 1, {})
   return with_names(self, util.must(programs[1]:predict(asked)))
@@ -545,7 +545,7 @@ end
 function cell.predict(self, limit)
   local most, sum = nil, 0
   for _, class in ipairs(self.alike) do
-    local found = predict_rank(self, class.programs, limit)
+    local found = cell.predict_rank(self, class, limit)
     found.rank, sum = class.rank, sum + class.count * cell.needs(found)
     if not found.fits then return found end
     if not most or cell.needs(found) > cell.needs(most) then most = found end
