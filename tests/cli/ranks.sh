@@ -6,6 +6,40 @@ if ! command -v mpirun >/dev/null || ! [ -e "$(dirname "$MEMTIDE")/memtide_mpi.s
     finish
 fi
 
+# ---- ranks that fail: their sweep waits most of the time, and is judged below
+cat >fates.lua <<'END'
+local mt = require "memtide"
+local nn, optim = mt.nn, mt.optim
+local rank = tonumber(os.getenv "OMPI_COMM_WORLD_RANK")
+local function shell(text) os.execute(text) end
+local FATES = {
+  kill = function() shell "kill -KILL $PPID; sleep 60" end,
+  segv = function() shell "kill -SEGV $PPID; sleep 60" end,
+  leave = function() os.exit(7) end,
+  hang = function() while true do end end,
+  raise = function() error "on purpose" end,
+  speak = function() print(("words "):rep(20000)) end,
+  other = function(width) return width * 2 end,
+}
+return mt.experiment{
+  name = "fates", input = {8}, classes = 4, batch = 4, warmup = 1, steps = 3,
+  model = function(settings)
+    local fate, width = FATES[settings.fate], 8
+    if fate and (rank == settings.at or settings.at == 9 and rank) then width = fate(width) or width end
+    return nn.Sequential{nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 4)}
+  end,
+  loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.1},
+  cases = {
+    {case = "killed", world = 3, fate = "kill", at = 2}, {case = "crashed", world = 2, fate = "segv", at = 1},
+    {case = "left", world = 2, fate = "leave", at = 1}, {case = "hung", world = 2, fate = "hang", at = 0},
+    {case = "raised", world = 3, fate = "raise", at = 1}, {case = "spoke", world = 2, fate = "speak", at = 9},
+    {case = "another network", world = 2, fate = "other", at = 1}, {case = "fine", world = 2, fate = "none", at = 0},
+  },
+}
+END
+"$MEMTIDE" run fates.lua -q --retry none --timeout 8s >/dev/null 2>&1 </dev/null &
+fates=$!
+
 cat >modes.lua <<'END'
 local mt = require "memtide"
 local nn, optim = mt.nn, mt.optim
@@ -37,6 +71,23 @@ is "$less" "" "each stage needs less than the one before, or as much"
 
 memtide predict "$ROOT/experiments/parallel.lua" -q --csv parallel.csv
 is "$status $(grep -c ',predicted,' parallel.csv)" "0 24" "every mode of a deeper network is predicted"
+figure() { # case, column: of the fp32 row
+    sed 's/"\([^",]*\),\([^"]*\)"/\1\2/' parallel.csv | awk -F, -v row="$1 precision=fp32" -v name="$2" \
+        'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i } $2 == row { print $at }'
+}
+holds() { # an expression of awk, what it says
+    result $((1 - $(awk "BEGIN { print ($1) ? 1 : 0 }"))) "$2: $1"
+}
+states=$(figure "data parallel" optimizer_bytes) sent=$(figure "data parallel" predicted_sent_bytes)
+for stage in 1 2 3; do
+    divided=$(figure "ZeRO-$stage" optimizer_bytes)
+    holds "2 * $divided >= $states && 2 * $divided < 1.02 * $states" "stage $stage has half of the optimizer's states"
+done
+is "$(figure ZeRO-1 predicted_sent_bytes) $(figure ZeRO-2 predicted_sent_bytes)" "$sent $sent" "stages 1 and 2 send what data parallel sends"
+holds "$(figure ZeRO-3 predicted_sent_bytes) > 1.45 * $sent && $(figure ZeRO-3 predicted_sent_bytes) <= 1.5 * $sent" "stage 3 half as much again"
+holds "$(figure "stage 2 two micro-batches" gradients_bytes) < 0.6 * $(figure "stage 0 two micro-batches" gradients_bytes)" "stage 2 halves gradients that are kept"
+holds "$(figure ZeRO-3 weights_bytes) < 0.6 * $(figure ZeRO-2 weights_bytes)" "stage 3 halves weights, but for the layer that computes"
+holds "$(figure tensor activations_bytes) < 0.8 * $(figure "one rank" activations_bytes)" "divided products have fewer activations"
 
 # ---- stages of a pipeline
 sed 's/"modes"/"stages"/; s/^    {case = .*$//' modes.lua >stages.lua
@@ -60,38 +111,8 @@ is "$(column wide.csv peak_rank) $(column foreseen.csv predicted_peak_bytes)" "1
 is "$(column evaluated.csv reason | grep -c "a pipeline trains")" 1 "a pipeline does not evaluate"
 
 # ---- a rank that fails
-cat >fates.lua <<'END'
-local mt = require "memtide"
-local nn, optim = mt.nn, mt.optim
-local rank = tonumber(os.getenv "OMPI_COMM_WORLD_RANK")
-local function shell(text) os.execute(text) end
-local FATES = {
-  kill = function() shell "kill -KILL $PPID; sleep 60" end,
-  segv = function() shell "kill -SEGV $PPID; sleep 60" end,
-  leave = function() os.exit(7) end,
-  hang = function() while true do end end,
-  raise = function() error "on purpose" end,
-  speak = function() print(("words "):rep(20000)) end,
-  other = function(width) return width * 2 end,
-}
-return mt.experiment{
-  name = "fates", input = {8}, classes = 4, batch = 4, warmup = 1, steps = 3,
-  model = function(settings)
-    local fate, width = FATES[settings.fate], 8
-    if fate and (rank == settings.at or settings.at == 9 and rank) then width = fate(width) or width end
-    return nn.Sequential{nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 4)}
-  end,
-  loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.1},
-  cases = {
-    {case = "killed", world = 3, fate = "kill", at = 2}, {case = "crashed", world = 2, fate = "segv", at = 1},
-    {case = "left", world = 2, fate = "leave", at = 1}, {case = "hung", world = 2, fate = "hang", at = 0},
-    {case = "raised", world = 3, fate = "raise", at = 1}, {case = "spoke", world = 2, fate = "speak", at = 9},
-    {case = "another network", world = 2, fate = "other", at = 1}, {case = "fine", world = 2, fate = "none", at = 0},
-  },
-}
-END
-memtide run fates.lua -q --retry none --timeout 8s
-is $status 1 "a sweep whose ranks fail"
+wait $fates
+is $? 1 "a sweep whose ranks fail"
 reason() { grep "^fates,$1" fates.csv; }
 for expected in "killed=crashed,rank 2: killed by signal 9" "crashed=crashed,2nd attempt: rank 1: killed by signal 11" \
     "left=crashed,2nd attempt: rank 1: ended with exit status 7" "hung=timeout," "raised=error,rank 1: fates.lua:" "spoke=ok" \
@@ -141,8 +162,14 @@ memtide run hoard.lua -q --csv hoard.csv --case hoarded --host-memory 512MiB
 is "$(column hoard.csv status) $(column hoard.csv reason | cut -d';' -f1)" "oom rank 1: not enough memory" "a rank has not enough of the host's"
 
 # ---- reliable times: all ranks make the same steps
-memtide run modes.lua -q --csv rounds.csv --case data --set rounds=2
-is "$(column rounds.csv status)" ok "ranks agree on the steps of reliable times"
+{
+    echo 'if os.getenv "OMPI_COMM_WORLD_RANK" == "1" then require("memtide.results.measure").TIME_LIMIT = -1 end'
+    cat modes.lua
+} >hasty.lua # rank 1 wants no step more than the five, after which rank 0 does not even know the pace
+memtide run hasty.lua -q --csv rounds.csv --case data --set rounds=1 --timeout 10s
+is "$(column rounds.csv status)" ok "ranks make the steps of reliable times that rank 0 wants"
+steps=$(awk -F, 'NR > 1' rounds.samples.csv 2>/dev/null | wc -l)
+holds "$steps >= 7" "which are more than the others want"
 
 # ---- whose samples: iterators, epochs and files of test data; the largest batch
 cat >samples.lua <<'END'
@@ -185,6 +212,19 @@ memtide predict modes.lua -q --world 3 --case states --csv world.csv
 is "$(column world.csv world)" 3 "--world"
 
 # ---- what is refused
+cat >tell.lua <<'END'
+-- What a worker would tell its ranks, but for one thing
+local core, wire = require "memtide.core", require "memtide.sweep.wire"
+local message = {setup = {path = "modes.lua", args = {}, purpose = "run", options = {set = {}}}, k = 1, device = "cpu", batch = 8,
+  version = core.version, world = 1, id = "none"}
+local name, value = ...
+message[name] = math.tointeger(value) or value
+io.write(wire.frame(message))
+END
+for one in "version none" "world 3" "id x"; do
+    said=$("$MEMTIDE" tell.lua $one | "$MEMTIDE" --rank 2>/dev/null)
+    has "$said" ", what has started them has ${one#* }" "${one%% *}: ranks that are not the worker's"
+done
 cat >refused.lua <<'END'
 local mt = require "memtide"
 local nn = mt.nn

@@ -572,17 +572,18 @@ local function random_data(self, count)
   return parts[""] or data.zip(parts, self.network:inputs()[1].name)
 end
 
--- The loader of the cell's data; nil, message, code: it cannot be made.
+-- The loader of the cell's data, of several ranks that of self.rank; nil, message, code: it cannot be made.
 function cell.loader(self)
-  local v, whole = self.values, self.experiment.base
+  local v, whole, mesh = self.values, self.experiment.base, cell.mesh(self)
+  local rank = (self.rank or 0) // mesh.tensor % mesh.data -- along the axis "data"
   if iterator.is(v.data) then
     return v.data:open{prefetch = v.prefetch, inputs = self.network:inputs(), labels = nn.of_classes(v.loss),
-      targets = self.network:targets() * v.batch}
+      targets = self.network:targets() * v.batch, world = mesh.data, rank = rank}
   end
   local dataset, batch = v.data, built_batch(v)
   if not dataset then dataset = random_data(self, math.max(RANDOM_SAMPLES, batch)) end
   return data.open(dataset, {batch = batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
-    prefetch = v.prefetch, seed = self.seed})
+    prefetch = v.prefetch, seed = self.seed, world = mesh.data, rank = rank})
 end
 
 -- The steps of one network: step(i, last) -> loss, seconds, skipped; nil, message, code. And what is to be closed after them

@@ -42,7 +42,8 @@ end
 
 -- What the cells of a script need that several ranks train: {experiment, bars = {{cell, label, bytes, categories, op}, ...},
 -- left}. bars: by cell, and in the order of the ranks; label: which they are; bytes, categories: at their peak, which is at the
--- op (nil: there is no step, and label says why); left: cells that are not predicted any more, since there are bars enough. options: of the command line; rank: only that.
+-- op (nil: there is no step, and label says why); left: cells that are not predicted any more, since there are bars enough.
+-- options: of the command line; rank: only that.
 function ranks.facts(experiment, options)
   local cells, bars, left = selection.new(experiment, nil, options), {}, 0
   worker.check_devices(cells.devices)
