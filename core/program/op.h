@@ -73,7 +73,7 @@ static inline int op_master(OpKind kind) {
 static inline bool op_exchanges(OpKind kind) {
     switch (kind) {
     case OP_all_reduce: case OP_all_reduce_: case OP_reduce_scatter: case OP_all_gather: case OP_all_gather_: case OP_any_overflow:
-    case OP_transfer: return true;
+    case OP_transfer: case OP_wait: return true;
     default: return false;
     }
 }

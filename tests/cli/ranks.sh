@@ -48,8 +48,8 @@ return mt.experiment{
   model = nn.Sequential{nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10)},
   loss = nn.CrossEntropyLoss(), optimizer = optim.Adam{lr = 1e-3},
   cases = {
-    {case = "alone", accumulate = 2}, {case = "data", world = 2}, {case = "states", world = 2, zero = 1},
-    {case = "gradients", world = 2, zero = 2}, {case = "weights", world = 2, zero = 3},
+    {case = "alone", accumulate = 2}, {case = "data", world = 2}, {case = "states", world = 2, zero = 1, overlap_comm = true, bucket_bytes = 4096},
+    {case = "gradients", world = 2, zero = 2, overlap_comm = true, bucket_bytes = 4096}, {case = "weights", world = 2, zero = 3},
     {case = "products", world = 2, mesh = {tensor = 2}, accumulate = 2},
   },
 }

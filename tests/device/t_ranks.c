@@ -182,12 +182,13 @@ static void compare(const char *device, const Network *net, const char *name, in
     Training one = {"cpu", net, *s, alone}, many = {device, net, *s, results};
     const int tensor = s->mesh.tensor, pipeline = s->mesh.pipeline, data = world / tensor / pipeline;
     char what[240];
-    snprintf(what, sizeof what, "%s on %s, %d x %d x %d ranks %s, zero %d, %s, accumulate %d, ahead %d, checkpoint %d, %s", name, device, pipeline, data,
+    snprintf(what, sizeof what, "%s on %s, %d x %d x %d ranks %s, zero %d, %s, accumulate %d, ahead %d, checkpoint %d, %s%s", name, device, pipeline, data,
              tensor, s->pipeline_schedule == PIPELINE_GPIPE ? "gpipe" : "1f1b", s->zero, precision_info(s->precision)->text,
-             s->accumulate, s->gather_ahead, (int)s->checkpoint, alloc_name(s->allocator));
+             s->accumulate, s->gather_ahead, (int)s->checkpoint, alloc_name(s->allocator), s->overlap_comm ? ", overlapped" : "");
     many.s.world = world;
     one.s.accumulate *= data;
     one.s.zero = 0;
+    one.s.overlap_comm = false;
     one.s.mesh.tensor = one.s.mesh.pipeline = 1;
     const int well = run_ranks(1, 1, 1, train, &one), all = run_ranks(data, tensor, pipeline, train, &many);
     if (!ok(well == 1 && all == world, "%s: runs", what)) {
@@ -243,6 +244,7 @@ static void tensors(void) {
                 s.optimizer.rule.momentum = 0.9f;
                 s.optimizer.rule.lr = 0.05f;
                 s.zero = zero;
+                s.overlap_comm = turn / 2 % 2;
                 s.mesh.tensor = 2;
                 compare("cpu", net, divided[k].name, 2 * data, &s);
                 s.precision = precisions[turn % 4];
@@ -272,7 +274,9 @@ static void stages(void) {
                 s.zero = zero;
                 s.bucket_bytes = turn % 3 ? 2000 : 25 << 20;
                 s.gather_ahead = turn % 3;
+                s.overlap_comm = turn % 2;
                 compare("cpu", net, nets[k].name, worlds[(w + turn) % 3], &s);
+                s.overlap_comm = !s.overlap_comm;
                 s.precision = precisions[turn % 5];
                 /* Adam would make a rounding error of a gradient near 0 a whole step */
                 setting_set_text(&s, setting_find("optimizer"), "SGD", &e);
@@ -335,6 +339,7 @@ static void pipelines_on_gpus(const Network *net, const char *name, int gpus) {
         if (s.mesh.pipeline <= gpus) compare("cuda:0", net, name, s.mesh.pipeline, &s);
         s = pipeline_settings(2, 2, (PipelineSchedule)schedule);
         s.zero = 3 * schedule;
+        s.overlap_comm = schedule;
         s.precision = PREC_AMP_FP16;
         s.optimizer.rule.clip_norm = 0.5f;
         if (gpus >= 4) compare("cuda:0", net, name, 4, &s);
@@ -363,8 +368,10 @@ static void on_gpus(void) {
             s.zero = zero;
             s.bucket_bytes = 2000;
             s.accumulate = 1 + zero % 2;
+            s.overlap_comm = k != 0;
             compare("cuda:0", net, nets[some[k]].name, 2, &s);
             if (k != 0) continue;
+            s.overlap_comm = true;
             s.precision = PREC_AMP_FP16;
             s.optimizer.rule.clip_norm = 0.5f;
             compare("cuda:0", net, nets[some[k]].name, *gpus < 3 ? 2 : 3, &s);
@@ -417,6 +424,7 @@ static void pipelines(void) {
             const bool frozen = strchr(cut[k].text, '!');
             Settings s = pipeline_settings(2, 1 + turn % 3, (PipelineSchedule)(turn % 2));
             s.zero = zero;
+            s.overlap_comm = (turn + zero) % 2;
             compare("cpu", net, cut[k].name, 4, &s);
             s.precision = precisions[turn % 4];
             s.checkpoint = (Checkpoint)(turn % CHECKPOINT_BUDGET);
