@@ -376,7 +376,7 @@ static void on_gpus(void) {
             s.optimizer.rule.clip_norm = 0.5f;
             compare("cuda:0", net, nets[some[k]].name, *gpus < 3 ? 2 : 3, &s);
         }
-        pipelines_on_gpus(net, nets[some[k]].name, *gpus);
+        if (k == 0) pipelines_on_gpus(net, nets[some[k]].name, *gpus);
         network_free(net);
     }
 }
