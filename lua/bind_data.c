@@ -375,24 +375,27 @@ static int prefetched(lua_State *L, int options) {
     return (int)n;
 }
 
-/* loader(dataset, {batch =, shuffle =, drop_last =, prefetch =, seed =}) */
+/* loader(dataset, {batch =, shuffle =, drop_last =, prefetch =, seed =, world =, rank =}): data.h's LoaderOptions */
 static int new_loader(lua_State *L) {
     Err e;
     Loader *l;
     const Dataset *d = bind_get(L, 1, BOX_DATASET);
     luaL_checktype(L, 2, LUA_TTABLE);
     lua_settop(L, 2);
-    lua_Integer batch = bind_integer(L, 2, "batch", 1);
+    LoaderOptions o = {.batch = bind_integer(L, 2, "batch", 1), .world = (int)bind_integer(L, 2, "world", 1),
+        .rank = (int)bind_integer(L, 2, "rank", 0)};
+    if (o.rank < 0 || o.rank >= o.world) return bind_error(L, "rank: expected 0 to world - 1, %d, found %d", o.world - 1, o.rank);
     if (dataset_sample(d).rank >= SHAPE_MAX)
         return bind_error(L, "samples of a batch have at most %d dimensions", SHAPE_MAX - 1);
     Box *box = bind_new(L, BOX_LOADER, release_loader);
     bind_borrow(L, box, 1, BOX_DATASET);
-    lua_pushinteger(L, batch);
+    lua_pushinteger(L, o.batch);
     lua_setiuservalue(L, -2, BOX_PARENTS);
-    bool shuffle = bind_boolean(L, 2, "shuffle", false), drop_last = bind_boolean(L, 2, "drop_last", false);
-    int prefetch = prefetched(L, 2);
-    uint64_t seed = (uint64_t)bind_integer(L, 2, "seed", 0);
-    if (loader_open(d, batch, shuffle, drop_last, prefetch, seed, &l, &e)) return bind_fail(L, &e);
+    o.shuffle = bind_boolean(L, 2, "shuffle", false);
+    o.drop_last = bind_boolean(L, 2, "drop_last", false);
+    o.prefetch = prefetched(L, 2);
+    o.seed = (uint64_t)bind_integer(L, 2, "seed", 0);
+    if (loader_open(d, &o, &l, &e)) return bind_fail(L, &e);
     box->content = l;
     return 1;
 }

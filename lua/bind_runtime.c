@@ -136,10 +136,13 @@ static int64_t take(const Source *s, int64_t *done, int64_t want, void *to) {
 
 static int feed_script(Feed *f, float *x, void *t, Err *e);
 
-/* The next micro-batch. */
-static int feed_micro(Feed *f, float *x, void *t, Err *e) {
+/* The next micro-batch: of several ranks this rank's, which its loader or iterator picks by itself. */
+static int feed_step(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e) {
+    Feed *f = arg;
     const Program *p = f->program;
     int code = OK;
+    (void)step;
+    (void)micro;
     if (f->script) return feed_script(f, x, t, e);
     for (int k = 0; k < p->n_inputs && !code; x += fed_bytes(&p->bufs[p->inputs[k++]]) / sizeof *x) {
         if (f->loader[k]) code = feed_loader(f, k, x, k == 0 ? t : NULL, e);
@@ -148,23 +151,6 @@ static int feed_micro(Feed *f, float *x, void *t, Err *e) {
     if (code || !t || f->loader[0]) return code;
     int64_t want = elements(p, p->target), got = take(&f->t, &f->done[OP_IN], want, t);
     return got < want ? pad_target(p, t, got, want, e) : OK;
-}
-
-/* Of the next micro-batches, one for each of the ranks that have other samples, this rank's. */
-static int feed_step(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e) {
-    Feed *f = arg;
-    const Program *p = f->program;
-    size_t inputs = 0;
-    (void)step;
-    (void)micro;
-    if (p->world == 1 || !(f->script || f->loader[0])) return feed_micro(f, x, t, e);
-    for (int k = 0; k < p->n_inputs; k++) inputs += fed_bytes(&p->bufs[p->inputs[k]]);
-    char *others = mem_new(inputs + (t ? fed_bytes(&p->bufs[p->target]) : 0)); /* nobody reads them */
-    int code = others ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory for the micro-batches of other ranks");
-    for (int r = 0; r < p->world && !code; r++)
-        code = r == p->rank ? feed_micro(f, x, t, e) : feed_micro(f, (float *)(void *)others, t ? others + inputs : NULL, e);
-    mem_free(others);
-    return code;
 }
 
 /* Stores the number on top of the stack as value i of the batch; raises for a string, even if it looks like a number. */
@@ -336,6 +322,8 @@ static Feed feed_from(lua_State *L, const Job *job) {
             f.loader[k] = bind_get(L, at, BOX_LOADER);
             bind_check_loader(L, at, &input->shape, input->dtype == DT_U8, has_target ? &p->bufs[p->target].shape : NULL,
                               has_target && p->bufs[p->target].dtype == DT_I32);
+            if (loader_world(f.loader[k]) != p->world)
+                bind_error(L, "the loader gives batches of one of %d ranks, the program has %d", loader_world(f.loader[k]), p->world);
             if (k > 0 && !f.loader[0]) bind_error(L, "%s: found a loader, but %s has none", input->name, p->bufs[p->inputs[0]].name);
             continue;
         }

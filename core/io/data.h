@@ -84,18 +84,24 @@ const char *dataset_text(const Dataset *d);
 /* Batches of one epoch after another. */
 typedef struct Loader Loader;
 enum { LOADER_PREFETCH_MAX = 1024 };
-/* batch: samples of a batch. shuffle: a permutation for each epoch drawn from seed (the same on every machine).
- * drop_last: leave out an incomplete last batch (PyTorch's default is to keep it). prefetch: how many batches a second
- * thread fills ahead; 0: none, a batch is filled when it is asked for. The dataset is borrowed. ERR_SCRIPT: there would
- * be no batch, or one too large; ERR_HOST_MEMORY. */
-int loader_open(
-    const Dataset *d, int64_t batch, bool shuffle, bool drop_last, int prefetch, uint64_t seed, Loader **out, Err *e);
+typedef struct LoaderOptions {
+    int64_t batch;           /* samples of a batch */
+    bool shuffle, drop_last; /* a permutation for each epoch, drawn from seed (the same on every machine); leave out an
+                              * incomplete last batch (PyTorch's default is to keep it) */
+    int prefetch;            /* how many batches a second thread fills ahead; 0: none, a batch is filled when it is asked for */
+    uint64_t seed;
+    int world, rank;         /* of every `world` batches in a row, which may lie in two epochs, only number `rank` is given and
+                              * read; 0: there is one rank */
+} LoaderOptions;
+/* The dataset is borrowed. ERR_SCRIPT: there would be no batch, or one too large; ERR_HOST_MEMORY. */
+int loader_open(const Dataset *d, const LoaderOptions *o, Loader **out, Err *e);
 void loader_close(Loader *l); /* NULL is allowed */
 int64_t loader_batches(const Loader *l); /* per epoch */
 int loader_prefetch(const Loader *l);
+int loader_world(const Loader *l);       /* at least 1 */
 size_t loader_bytes(const Loader *l);    /* of host memory: the batches ahead; 8 bytes for each sample if shuffled */
 /* The next batch: *count samples into x, and their targets into t (NULL: not wanted). *count = 0 at the end of an
- * epoch; the call after that starts the next epoch. A batch that fails as dataset_get does stays the next one. */
+ * epoch; the call after that starts the next epoch. Of several ranks no end is told. A batch that fails as dataset_get does stays the next one. */
 int loader_next(Loader *l, void *x, void *t, int64_t *count, Err *e);
 /* Makes a batch (0, 1, ... below loader_batches) of `epoch` (0, 1, ...) the next one; ERR_SCRIPT: there is none such. */
 int loader_seek(Loader *l, int64_t epoch, int64_t batch, Err *e);

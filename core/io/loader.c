@@ -25,6 +25,7 @@ typedef struct Slot {
 struct Loader {
     const Dataset *data;
     int64_t batch, batches;
+    int world, rank;
     size_t x_size, t_size;  /* bytes of one sample */
     uint64_t seed;
     int64_t *order;         /* the permutation of ordered_epoch; NULL: samples in their own order */
@@ -40,6 +41,11 @@ struct Loader {
     bool filling, stop;
     Place ahead;            /* what the thread fills next */
 };
+
+/* The place `n` batches after this one, which is none of an end. */
+static Place after(const Loader *l, Place p, int64_t n) {
+    return (Place){p.epoch + (p.batch + n) / l->batches, (p.batch + n) % l->batches};
+}
 
 void data_permute(int64_t *order, int64_t n, uint64_t seed, int64_t epoch) {
     for (int64_t i = 0; i < n; i++) order[i] = i;
@@ -81,7 +87,7 @@ static void *fill_ahead(void *arg) {
         }
         Slot *slot = &l->slots[l->filled % l->prefetch];
         Place place = l->ahead;
-        l->ahead = place.batch + 1 < l->batches ? (Place){place.epoch, place.batch + 1} : (Place){place.epoch + 1, 0};
+        l->ahead = after(l, place, l->world);
         l->filling = true;
         pthread_mutex_unlock(&l->lock);
         slot->code = fill(l, place, slot->x, slot->t, &slot->count, &slot->error);
@@ -166,22 +172,23 @@ static int check(const Dataset *d, int64_t batch, bool drop_last, int prefetch, 
     return OK;
 }
 
-int loader_open(const Dataset *d, int64_t batch, bool shuffled, bool drop_last, int prefetch, uint64_t seed,
-    Loader **out, Err *e) {
+int loader_open(const Dataset *d, const LoaderOptions *o, Loader **out, Err *e) {
     Shape sample = dataset_sample(d), target = dataset_target(d);
     size_t x_size = (size_t)shape_elements(&sample) * (dataset_has_bytes(d) ? 1 : 4);
     size_t t_size = target.rank || dataset_classes(d) ? (size_t)shape_elements(&target) * 4 : 0, order_bytes = 0;
     int64_t count = dataset_count(d);
-    int code = check(d, batch, drop_last, prefetch, x_size + t_size, e);
+    int code = check(d, o->batch, o->drop_last, o->prefetch, x_size + t_size, e);
     if (code) return code;
     Loader *l = mem_new(sizeof *l);
     if (!l) return err_set(e, ERR_HOST_MEMORY, "loader: no memory for %zu bytes", sizeof *l);
-    *l = (Loader){.data = d, .batch = batch, .batches = count / batch, .x_size = x_size, .t_size = t_size, .seed = seed,
-        .ordered_epoch = -1};
-    if (!drop_last && count % batch) l->batches++;
-    if (shuffled && (!size_mul((size_t)count, sizeof *l->order, &order_bytes) || !(l->order = mem_new(order_bytes))))
+    *l = (Loader){.data = d, .batch = o->batch, .batches = count / o->batch, .world = o->world > 1 ? o->world : 1,
+        .rank = o->rank, .x_size = x_size, .t_size = t_size, .seed = o->seed, .ordered_epoch = -1};
+    assert(l->rank >= 0 && l->rank < l->world);
+    if (!o->drop_last && count % o->batch) l->batches++;
+    l->next = l->ahead = after(l, (Place){0, 0}, l->rank);
+    if (o->shuffle && (!size_mul((size_t)count, sizeof *l->order, &order_bytes) || !(l->order = mem_new(order_bytes))))
         code = err_set(e, ERR_HOST_MEMORY, "loader: no memory to shuffle %" PRId64 " samples", count);
-    if (!code && prefetch) code = start_thread(l, prefetch, e);
+    if (!code && o->prefetch) code = start_thread(l, o->prefetch, e);
     if (code) {
         loader_close(l);
         return code;
@@ -210,10 +217,17 @@ void loader_close(Loader *l) {
 
 int64_t loader_batches(const Loader *l) { return l->batches; }
 int loader_prefetch(const Loader *l) { return l->prefetch; }
+int loader_world(const Loader *l) { return l->world; }
 
 size_t loader_bytes(const Loader *l) {
     size_t order = l->order ? (size_t)dataset_count(l->data) * sizeof *l->order : 0;
     return order + (size_t)l->prefetch * (size_t)l->batch * (l->x_size + l->t_size);
+}
+
+/* One rank is told the end of an epoch first. */
+static void go_on(Loader *l) {
+    if (l->world == 1) l->next.batch++;
+    else l->next = after(l, l->next, l->world);
 }
 
 int loader_next(Loader *l, void *x, void *t, int64_t *count, Err *e) {
@@ -225,7 +239,7 @@ int loader_next(Loader *l, void *x, void *t, int64_t *count, Err *e) {
     }
     if (!l->prefetch) {
         int code = fill(l, now, x, t, count, e);
-        l->next.batch += !code;
+        if (!code) go_on(l);
         return code;
     }
     const Slot *slot = ready(l);
@@ -235,7 +249,7 @@ int loader_next(Loader *l, void *x, void *t, int64_t *count, Err *e) {
         restart(l, now);
         return code;
     }
-    l->next.batch++;
+    go_on(l);
     *count = slot->count;
     memcpy(x, slot->x, (size_t)*count * l->x_size);
     if (t) memcpy(t, slot->t, (size_t)*count * l->t_size);

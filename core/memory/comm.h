@@ -32,7 +32,8 @@ typedef struct CommTable {
 } CommTable;
 
 /* A device's Comm is NULL where there is one rank. */
-struct Comm { const CommTable *table; int rank, world; };
+/* any_thread: another thread than that which opened it may call it, while no other does. */
+struct Comm { const CommTable *table; int rank, world; bool any_thread; };
 
 /* The ranks that this process was started with (by mpirun or srun). kernels/mpi is a plugin, memtide_mpi.so, as the CUDA
  * device is one: it exports memtide_mpi_open, a CommPluginOpen, and memtide_mpi_abi, which is COMM_ABI. ERR_UNSUPPORTED:

@@ -71,7 +71,7 @@ int comm_watch(Comm *inner, volatile sig_atomic_t *inside, Comm **out, Err *e) {
                                     watched_receive, watched_barrier, watched_split, watched_abort};
     Watched *w = mem_new(sizeof *w);
     if (!w) return err_set(e, ERR_HOST_MEMORY, "out of host memory for a group of ranks");
-    *w = (Watched){{&table, inner->rank, inner->world}, inner, inside};
+    *w = (Watched){{&table, inner->rank, inner->world, inner->any_thread}, inner, inside};
     *out = &w->base;
     return OK;
 }

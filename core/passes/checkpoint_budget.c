@@ -60,7 +60,8 @@ static Step *step_at(const Solver *s, int from, int to) {
 /* ---- the estimate */
 
 typedef struct Profile {
-    const Program *p; /* finished, without checkpointing: its forward ops have the chain's numbers, see estimate */
+    const Program *p; /* finished, without checkpointing: its ops have other numbers than the chain's, see place */
+    int *place;       /* by the chain's forward op, and for their end: its number in p */
     Life *life;
     int *unit;        /* by root: the unit that writes it, if the forward pass leaves it to the backward pass; else 0 */
     int *read, *back; /* by root: the last forward op and the first backward op that read it */
@@ -163,7 +164,7 @@ static void at_least(size_t *most, size_t bytes) { *most = max_size(*most, bytes
 /* s->working of a unit that is stored: the most in its forward pass and in its backward pass. */
 static void work_stored(const Solver *s, Profile *f, int unit) {
     size_t *most = &s->working[unit];
-    for (int t = s->c->cut[unit - 1].at; t < s->c->cut[unit].at; t++)
+    for (int t = f->place[s->c->cut[unit - 1].at]; t < f->place[s->c->cut[unit].at]; t++)
         at_least(most, f->other[t] + *at_cut(s, f->stored, t, unit - 1));
     for (int t = f->last[unit] + 1; t <= f->last[unit - 1]; t++)
         at_least(most, f->other[t] + *at_cut(s, f->stored, t, unit - 1));
@@ -184,9 +185,10 @@ static size_t work_dropped(const Solver *s, Profile *f, int from, int to) {
     size_t most = 0, cut = f->unit[out] ? f->life[out].bytes : 0;
     size_t waiting = f->other[need] < f->other[need - 1] ? f->other[need] : f->other[need - 1];
     if (f->end[out] >= need) waiting += cut;
-    for (int t = start; t < end; t++) {
-        at_least(&most, f->other[t] + *at_cut(s, f->passing, t, from));
-        if (s->again[t]) at_least(&most, waiting + f->other[t] - f->inputs + *at_cut(s, f->stored, t, from));
+    for (int t = f->place[start]; t < f->place[end]; t++) at_least(&most, f->other[t] + *at_cut(s, f->passing, t, from));
+    for (int i = start; i < end; i++) {
+        const int t = f->place[i];
+        if (s->again[i]) at_least(&most, waiting + f->other[t] - f->inputs + *at_cut(s, f->stored, t, from));
     }
     for (int t = f->last[to] + 1; t <= f->last[from]; t++)
         at_least(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : f->end[out] >= t ? cut : 0));
@@ -227,21 +229,33 @@ static void fill_steps(const Solver *s, Profile *f, int to) {
     }
 }
 
+/* Fills f->place. The passes that finish a program put others between its forward ops (what gathers weights, and sums up losses),
+ * but leave these in their order, with the buffers that they make. */
+static void find_places(const Solver *s, Profile *f) {
+    const Program *chain = s->c->p;
+    int i = 0;
+    for (int t = 0; t < f->p->forward_end && i < chain->forward_end; t++) {
+        const Op *op = &f->p->ops[t];
+        if (op->kind == chain->ops[i].kind && op->out[0] == chain->ops[i].out[0]) f->place[i++] = t;
+    }
+    assert(i == chain->forward_end);
+    f->place[i] = f->p->forward_end;
+}
+
 static int estimate(Solver *s, Compile *under) {
     Program *p;
     int code = whatif(s->c->p, NULL, NULL, under, &p, NULL);
     if (code) return code;
-    /* its forward ops have the chain's numbers, but for sums of several losses over micro-batches, which stand between */
-    assert(p->forward_end >= s->c->p->forward_end);
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
     Scratch *m = &under->scratch;
-    Profile f = {p, scratch_new(m, bufs, sizeof(Life)), scratch_new(m, bufs, sizeof(int)),
+    Profile f = {p, scratch_new(m, (size_t)s->c->p->forward_end + 1, sizeof(int)), scratch_new(m, bufs, sizeof(Life)), scratch_new(m, bufs, sizeof(int)),
                  scratch_new(m, bufs, sizeof(int)), scratch_new(m, bufs, sizeof(int)),
                  scratch_new(m, bufs, sizeof(int)), scratch_new(m, ops, sizeof(size_t)), 0,
                  scratch_new(m, ops * cuts, sizeof(size_t)), scratch_new(m, ops * cuts, sizeof(size_t)),
                  scratch_new(m, cuts, sizeof(int))};
     if (!m->failed) {
         program_lives(p, f.life);
+        find_places(s, &f);
         find_units(s, &f);
         find_reads(&f);
         find_alive(s, &f);

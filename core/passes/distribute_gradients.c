@@ -11,8 +11,8 @@
  * too.
  *
  * They are sent in buckets: as soon as the gradients that have come about since the last bucket have bucket_bytes. The
- * ops stand there in line with the others: no device sends beside computing yet. Several micro-batches are summed up first, in whole, and the sums are sent once
- * per step; but where gradients are divided (zero >= 2), each micro-batch's are sent, and only shards are summed up. */
+ * ops stand there in line with the others; pass overlap lets them go on beside these. Several micro-batches are summed up first,
+ * in whole, and the sums are sent once per step; but where gradients are divided (zero >= 2), each micro-batch's are sent, and only shards are summed up. */
 #include <assert.h>
 
 #include "distribute.h"

@@ -4,7 +4,7 @@
  *                                      y = linear(x, w.all)
  *
  * once in the forward pass and once more in the backward pass. What is gathered comes gather_ahead layers before the one that
- * reads it, so that a device that sends beside computing could have it on its way. A weight that is cast first is cast in shards,
+ * reads it, so that it can be on its way while those before it compute (pass overlap). A weight that is cast first is cast in shards,
  * and the copies are gathered: fewer bytes are sent, and none of them is kept whole.
  *
  * With zero = 1 and 2 a weight is whole on every rank. Each rank updates a shard of it, in place, and then all gather the

@@ -199,6 +199,7 @@ typedef struct Settings {
     int zero;                /* ZeRO's stage, 0 to 3 */
     int gather_ahead;        /* layers before its use in which a weight is gathered */
     size_t bucket_bytes;     /* gradients that are sent together */
+    bool overlap_comm;       /* collective ops go on while the device computes */
     Inplace inplace;
     bool eval;               /* mode = "eval": no gradients, nothing saved */
     bool no_loss;            /* evaluation without a target: the output is kept instead */

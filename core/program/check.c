@@ -12,6 +12,7 @@ typedef struct Check {
     int *made;    /* by buffer: the op that has given it a value, 0 where it had one before the step; NO_OP: none yet */
     int *content; /* by buffer: a number for the value that was written into it; a view has its source's */
     int *current; /* by root buffer: the number of the value that its storage has now */
+    int *begun;   /* by root buffer: the collective op under way that has it, NO_OP: none */
 } Check;
 
 static int bad(const Check *c, const char *what, int buf) {
@@ -44,10 +45,52 @@ static int check_host(const Check *c, const Op *op) {
     return bad(c, op->kind == OP_copy ? "copies within one memory" : "works on host memory", op->out[0]);
 }
 
+/* ---- collective ops that are only begun: until the wait nothing reads what they make, or changes what they have */
+
+/* The op under way that makes the buffer's storage, or NO_OP. */
+static bool is_made_now(const Check *c, int buf) {
+    const int op = c->begun[program_root(c->p, buf)];
+    return op != NO_OP && program_root(c->p, c->p->ops[op].out[0]) == program_root(c->p, buf);
+}
+
+static void set_begun(const Check *c, const Op *op, int to) {
+    const int has[] = {op->in[0], op->out[0], op->workspace};
+    for (size_t i = 0; i < ARRAY_LEN(has); i++)
+        if (has[i] != NO_BUF) c->begun[program_root(c->p, has[i])] = to;
+}
+
+/* A wait ends the op that makes its y, and has all that this has. */
+static int check_wait(const Check *c, const Op *op) {
+    if (!is_made_now(c, op->wait.y)) return bad(c, "waits for what is not under way", op->wait.y);
+    const Op *of = &c->p->ops[c->begun[program_root(c->p, op->wait.y)]];
+    const bool apart = of->in[0] != NO_BUF && program_root(c->p, of->in[0]) != program_root(c->p, of->out[0]);
+    if (op->wait.x != (apart ? of->in[0] : NO_BUF) || op->wait.room != of->workspace)
+        return bad(c, "waits for less than the op has", op->wait.y);
+    set_begun(c, of, NO_OP);
+    return OK;
+}
+
+static int check_over(const Check *c) {
+    for (int b = 0; b < c->p->n_bufs; b++)
+        if (c->begun[b] != NO_OP)
+            return err_set(c->e, ERR_INTERNAL, "after %s: op %d is begun, and none waits for it: %s", c->after, c->begun[b], c->p->bufs[b].name);
+    return OK;
+}
+
+/* Before an op: no other has in hand what it writes, and none is under way where the op's own kernel exchanges. */
+static int check_undisturbed(const Check *c, const Op *op) {
+    if (op->kind == OP_wait) return OK;
+    if (attr_exchanges(op->kind, &op->attr) && check_over(c)) return ERR_INTERNAL;
+    EACH_OUT(op, k)
+        if (c->begun[program_root(c->p, op->out[k])] != NO_OP) return bad(c, "writes what a collective op has that is under way", op->out[k]);
+    return OK;
+}
+
 static int check_reads(const Check *c, const Op *op) {
     const Program *p = c->p;
     EACH_IN(op, k) {
         int b = op->in[k];
+        if (op->kind != OP_wait && is_made_now(c, b)) return bad(c, "reads what is still under way", b);
         if (c->made[b] == NO_OP) return bad(c, "reads a buffer that no op before it has written", b);
         if (c->current[program_root(p, b)] != c->content[b]) return bad(c, "reads storage that was overwritten", b);
         if ((p->parts || p->micro_batches > 1) && c->op >= p->body_end && c->made[b] < p->body_end &&
@@ -74,7 +117,7 @@ static int check_inplace(const Check *c, const Op *op, int out) {
 static bool can_be_updated(const Check *c, int b) {
     const Buf *storage = &c->p->bufs[program_root(c->p, b)];
     const bool fetched = c->made[b] != NO_OP && c->p->ops[c->made[b]].kind == OP_copy && c->p->ops[c->made[b]].out[0] == b;
-    return storage->kind == BUF_PERSISTENT || storage->carried || (fetched && c->current[program_root(c->p, b)] == b);
+    return storage->kind == BUF_PERSISTENT || storage->carried || is_made_now(c, b) || (fetched && c->current[program_root(c->p, b)] == b);
 }
 
 static int check_write(Check *c, const Op *op, int k) {
@@ -122,16 +165,22 @@ static int check_ops(Check *c) {
     for (int b = 0; b < p->n_bufs; b++) {
         c->made[b] = p->bufs[b].kind != BUF_TEMP ? 0 : NO_OP;
         c->content[b] = c->current[b] = b;
+        c->begun[b] = NO_OP;
     }
     for (c->op = 0; c->op < p->n_ops; c->op++) {
         const Op *op = &p->ops[c->op];
-        if (check_operands(c, op) || check_host(c, op) || check_reads(c, op)) return ERR_INTERNAL;
+        if (c->op == p->body_end && p->micro_batches > 1 && check_over(c)) return ERR_INTERNAL;
+        if (check_operands(c, op) || check_host(c, op) || check_reads(c, op) || check_undisturbed(c, op)) return ERR_INTERNAL;
         for (int k = 0; k < OP_OUT; k++)
             if (check_write(c, op, k)) return ERR_INTERNAL;
         const OpRule *rule = op_rule(op->kind);
         const Operands operands = operands_of(p, op);
         if (rule->fits && !rule->fits(&operands)) return bad(c, "shapes, types or orders do not fit", op->out[0]);
+        if (op->workspace != NO_BUF) c->made[op->workspace] = c->op; /* a wait reads it */
+        if (op->begun) set_begun(c, op, c->op);
+        if (op->kind == OP_wait && check_wait(c, op)) return ERR_INTERNAL;
     }
+    if (check_over(c)) return ERR_INTERNAL;
     for (int b = 0; b < p->n_bufs; b++)
         if (p->bufs[b].keep && c->made[b] != NO_OP && c->current[program_root(p, b)] != c->content[b])
             return err_set(c->e, ERR_INTERNAL, "after %s: %s is kept but overwritten", c->after, p->bufs[b].name);
@@ -142,11 +191,12 @@ int program_check(const Program *p, const char *after, Err *e) {
     if (p->failed) return err_set(e, ERR_HOST_MEMORY, "out of host memory in %s", after);
     if (check_buffers(p, after, e)) return ERR_INTERNAL;
     size_t n = (size_t)p->n_bufs;
-    Check c = {p, after, e, 0, mem_new(n * sizeof(int)), mem_new(n * sizeof(int)), mem_new(n * sizeof(int))};
-    int code = c.made && c.content && c.current ? check_ops(&c)
+    Check c = {p, after, e, 0, mem_new(n * sizeof(int)), mem_new(n * sizeof(int)), mem_new(n * sizeof(int)), mem_new(n * sizeof(int))};
+    int code = c.made && c.content && c.current && c.begun ? check_ops(&c)
                                                 : err_set(e, ERR_HOST_MEMORY, "out of host memory in %s", after);
     mem_free(c.made);
     mem_free(c.content);
     mem_free(c.current);
+    mem_free(c.begun);
     return code;
 }

@@ -54,6 +54,7 @@ static void dump_op(const Program *p, int i, TextSink *sink, void *arg) {
     line_put(&l, " =");
     put_operands(&l, p, op, false);
     if (op_rule(op->kind)->show) op_rule(op->kind)->show(&op->attr, &l);
+    if (op->begun) line_put(&l, " begun");
     if (op->workspace != NO_BUF) line_put(&l, " workspace=%zu", p->bufs[op->workspace].bytes);
     sink(arg, l.text);
     for (int k = 0; k < op_info(op->kind)->n_out; k++) {

@@ -73,7 +73,7 @@ static inline int op_master(OpKind kind) {
 static inline bool op_exchanges(OpKind kind) {
     switch (kind) {
     case OP_all_reduce: case OP_all_reduce_: case OP_reduce_scatter: case OP_all_gather: case OP_all_gather_: case OP_any_overflow:
-    case OP_transfer: return true;
+    case OP_transfer: case OP_wait: return true;
     default: return false;
     }
 }
@@ -213,6 +213,11 @@ static inline Autocast op_autocast(OpKind kind, const Attr *a) {
     const bool wide = f == ACT_EXP || f == ACT_LOG || f == ACT_POW || f == ACT_RSQRT || f == ACT_RECIPROCAL ||
                       (kind == OP_reduce && a->reduce.f == REDUCE_SUM);
     return wide ? AUTOCAST_WIDE : op_info(kind)->autocast;
+}
+
+/* Does the kernel exchange numbers with other ranks while it computes? Then no collective op may be under way beside it. */
+static inline bool attr_exchanges(OpKind kind, const Attr *a) {
+    return (kind == OP_cross_entropy || kind == OP_linear_cross_entropy) && a->loss.world > 1;
 }
 
 /* The fused activation of an op of this kind; NULL: it cannot have one. */

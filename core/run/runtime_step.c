@@ -198,6 +198,7 @@ int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, Step
     end_parts(r);
     int code = run_scaled(r, l, whole_step, feed, arg, more, &result, e);
     if (code) {
+        if (l->p->world > 1 && !r->device->table->dry) r->device->table->sync(r->device, NULL); /* what is under way has its memory */
         drop_step(r, l);
         return code;
     }

@@ -191,6 +191,12 @@ int k_cpu_transfer(const KArgs *a, Err *e) {
     return comm->table->receive(comm, y->data, (size_t)y->count * dtype_size(y->dtype), t->from, e);
 }
 
+/* The device itself waits. */
+int k_cpu_wait(const KArgs *a, Err *e) {
+    (void)a;
+    return err_set(e, ERR_INTERNAL, "no kernel waits");
+}
+
 int k_cpu_any_overflow(const KArgs *a, Err *e) {
     Comm *comm = comm_of(a);
     StepState *state = a->any_overflow.state.data;

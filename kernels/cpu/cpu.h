@@ -4,6 +4,7 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
+#include "flights.h"
 #include "memory/device.h"
 #include "program/op_cache.h"
 #include "waiting.h"
@@ -20,6 +21,7 @@ typedef struct CpuDevice {
     bool emulated[DT_COUNT]; /* by type: see DeviceInfo */
     OpCache prepared;
     Waiting waiting;
+    Flights flights;
 } CpuDevice;
 
 /* A KernelPrepare per PREPARED op */

@@ -38,9 +38,20 @@ static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state,
     return op_cache_get(&cpu->prepared, cpu->kernels->prepare[args->kind], &bound, limit, state, workspace, e);
 }
 
+/* An op that exchanges follows those under way, since ranks must exchange in one order, and by one thread at a time. */
+static int cpu_exchange(CpuDevice *cpu, const KArgs *args, Err *e) {
+    KernelRun *const *run = cpu->kernels->run;
+    const bool begins = args->begun && cpu->base.comm[args->attr->collective.axis]->any_thread;
+    if (!begins && !flights_any(&cpu->flights)) return run[args->kind](args, e);
+    const int code = flights_begin(&cpu->flights, run, args, e);
+    return code || begins ? code : flights_wait_all(&cpu->flights, e);
+}
+
 static int cpu_run(Device *d, const KArgs *args, Err *e) {
+    CpuDevice *cpu = (CpuDevice *)d;
     assert(operands_are_ready(args) && workspace_is_ready(args, CPU_ALIGNMENT));
-    return ((CpuDevice *)d)->kernels->run[args->kind](args, e);
+    if (args->kind == OP_wait) return flights_wait(&cpu->flights, args->wait.y.data, e);
+    return op_exchanges(args->kind) ? cpu_exchange(cpu, args, e) : cpu->kernels->run[args->kind](args, e);
 }
 
 /* Called between two cells of a sweep. Beside the last cell's states few may be kept, or a worker would grow: a state
@@ -56,6 +67,7 @@ static void cpu_trim(Device *d, bool all) {
 static void cpu_close(Device *d) {
     CpuDevice *cpu = (CpuDevice *)d;
     op_cache_clear(&cpu->prepared, cpu->kernels->release);
+    flights_close(&cpu->flights);
     waiting_close(&cpu->waiting);
     if (cpu->stream) dnnl_stream_destroy(cpu->stream);
     if (cpu->engine) dnnl_engine_destroy(cpu->engine);
@@ -127,11 +139,7 @@ static int cpu_copy(Device *d, void *to, const void *from, size_t bytes, Err *e)
     return OK;
 }
 
-static int cpu_sync(Device *d, Err *e) {
-    (void)d;
-    (void)e;
-    return OK;
-}
+static int cpu_sync(Device *d, Err *e) { return flights_wait_all(&((CpuDevice *)d)->flights, e); }
 
 static int cpu_host_alloc(Device *d, size_t bytes, void **p, Err *e) {
     (void)d;

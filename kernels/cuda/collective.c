@@ -1,4 +1,4 @@
-/* collective.c: the ops in which all ranks take part, by NCCL, on the device's stream. The order of a sum is NCCL's own: it
+/* collective.c: the ops in which all ranks take part, by NCCL, on the stream `exchange`. The order of a sum is NCCL's own: it
  * depends on the number of ranks, on how they are connected and on the version, and gives the CPU's result to rounding. NCCL
  * takes what it needs of the GPU's memory when the ranks join; the ops have no workspace. */
 #include "cross_entropy.h"
@@ -39,7 +39,7 @@ static int all_reduce(const KArgs *a, const View *x, const View *y, Err *e) {
     Ranks *r;
     int code = ranks_of(a, &r, e);
     if (code) return code;
-    return ranks_check(r, r->nccl.ncclAllReduce(x->data, y->data, (size_t)y->count, type_of(y), ncclSum, r->comm, cuda_of(a)->stream),
+    return ranks_check(r, r->nccl.ncclAllReduce(x->data, y->data, (size_t)y->count, type_of(y), ncclSum, r->comm, cuda_of(a)->exchange),
                        "all_reduce", e);
 }
 
@@ -51,7 +51,7 @@ int k_cuda_any_overflow(const KArgs *a, Err *e) {
     int code = ranks_of(a, &r, e);
     if (code) return code;
     int32_t *overflow = &((StepState *)a->any_overflow.state.data)->overflow;
-    return ranks_check(r, r->nccl.ncclAllReduce(overflow, overflow, 1, ncclInt32, ncclMax, r->comm, cuda_of(a)->stream),
+    return ranks_check(r, r->nccl.ncclAllReduce(overflow, overflow, 1, ncclInt32, ncclMax, r->comm, cuda_of(a)->exchange),
                        "any_overflow", e);
 }
 
@@ -67,7 +67,7 @@ static int group_end(Ranks *r, ncclResult_t result, const char *what, Err *e) {
 int k_cuda_reduce_scatter(const KArgs *a, Err *e) {
     const View *x = &a->reduce_scatter.x, *y = &a->reduce_scatter.y;
     const CollectiveAttr *c = &a->attr->collective;
-    const cudaStream_t stream = cuda_of(a)->stream;
+    const cudaStream_t stream = cuda_of(a)->exchange;
     const Division d = view_division(x, y);
     const bool even = is_even(d, c->world);
     Ranks *r;
@@ -91,7 +91,7 @@ int k_cuda_reduce_scatter(const KArgs *a, Err *e) {
 /* x: the rank's own shard, which may lie in its place in y. Elements are moved as bytes: they may be of any type. */
 static int all_gather(const KArgs *a, const void *x, const View *y, Division d, Err *e) {
     const CollectiveAttr *c = &a->attr->collective;
-    const cudaStream_t stream = cuda_of(a)->stream;
+    const cudaStream_t stream = cuda_of(a)->exchange;
     const size_t size = dtype_size(y->dtype);
     Ranks *r;
     int code = ranks_of(a, &r, e);
@@ -131,9 +131,23 @@ int cuda_gather_parts(const KArgs *a, void *all, size_t bytes, Err *e) {
     return ranks_check(r, r->nccl.ncclAllGather(own, all, bytes, ncclInt8, r->comm, cuda_of(a)->stream), "cross_entropy", e);
 }
 
-/* ---- from one stage of a pipeline to the next */
+/* ---- from one stage of a pipeline to the next: the axis has one rank for each stage. The stream goes on when the bytes were
+ * sent, for which NCCL may wait until the other rank receives. */
 
 int k_cuda_transfer(const KArgs *a, Err *e) {
+    const View *x = &a->transfer.x, *y = &a->transfer.y;
+    const TransferAttr *t = &a->attr->transfer;
+    const cudaStream_t stream = cuda_of(a)->exchange;
+    Ranks *r;
+    int code = ranks_along(a, MESH_PIPELINE, &r, e);
+    if (code) return code;
+    return ranks_check(r, x->data ? r->nccl.ncclSend(x->data, (size_t)x->count * dtype_size(x->dtype), ncclInt8, t->to, r->comm, stream)
+                                  : r->nccl.ncclRecv(y->data, (size_t)y->count * dtype_size(y->dtype), ncclInt8, t->from, r->comm, stream),
+                       "transfer", e);
+}
+
+/* flights.c waits. */
+int k_cuda_wait(const KArgs *a, Err *e) {
     (void)a;
-    return err_set(e, ERR_UNSUPPORTED, "stages of a pipeline on GPUs can be predicted, but not run");
+    return err_set(e, ERR_INTERNAL, "no kernel waits");
 }

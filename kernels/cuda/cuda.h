@@ -28,6 +28,7 @@ typedef struct Libraries Libraries; /* libraries.h */
 typedef struct Nvml Nvml;           /* nvml.c */
 typedef struct Ranks Ranks;         /* ranks.h */
 typedef struct Tuning Tuning;       /* tuning.h */
+typedef struct CudaFlights CudaFlights; /* flights.c */
 typedef struct CudaQueue CudaQueue; /* optim.cu: updates that wait to be enqueued as one kernel */
 
 typedef struct CudaDevice {
@@ -35,6 +36,8 @@ typedef struct CudaDevice {
     int ordinal;             /* NOT_HERE: a described device */
     CudaModel model;
     cudaStream_t stream;     /* everything is enqueued here */
+    cudaStream_t exchange;   /* what ranks exchange: the same stream, until an op is begun (flights.c) */
+    CudaFlights *flights;    /* NULL: none was begun yet */
     cudaEvent_t sent[SEND_SLOTS];
     CudaSection *sections;   /* [0, n_sections) were timed since `elapsed` was last called */
     int n_sections, cap_sections;
@@ -113,6 +116,11 @@ int cuda_replay(Device *d, void *graph, Err *e);
 void cuda_graph_free(Device *d, void *graph);
 /* While a graph is being recorded: ERR_DEVICE if the last call has ended the recording. */
 int cuda_recording_check(CudaDevice *c, Err *e);
+
+/* flights.c: runs an op that exchanges, or waits for one. cuda_flights_close: after all work has ended, or NULL. */
+int cuda_exchange(CudaDevice *c, KernelRun *run, const KArgs *args, Err *e);
+int cuda_exchange_sync(CudaDevice *c, Err *e);
+void cuda_flights_close(CudaFlights *f);
 
 /* ranks.c: device.h explains join. ranks_leave waits for the other ranks to leave, too, unless something has failed. */
 int cuda_join(Device *d, MeshAxis axis, Comm *comm, Err *e);

@@ -43,7 +43,10 @@ typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
     X(ncclResult_t, ncclReduce, (const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,     \
                                  ncclComm_t comm, cudaStream_t stream))                                                       \
     X(ncclResult_t, ncclBroadcast, (const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm, \
-                                    cudaStream_t stream))
+                                    cudaStream_t stream))                                                                     \
+    X(ncclResult_t, ncclSend, (const void *from, size_t count, ncclDataType_t type, int to, ncclComm_t comm,                  \
+                               cudaStream_t stream))                                                                          \
+    X(ncclResult_t, ncclRecv, (void *to, size_t count, ncclDataType_t type, int from, ncclComm_t comm, cudaStream_t stream))
 
 /* The functions of the loaded library: n->ncclAllReduce(...). */
 typedef struct Nccl {

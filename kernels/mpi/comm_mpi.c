@@ -136,12 +136,13 @@ static int mpi_split(Comm *base, int color, Comm **out, Err *e);
 static const CommTable table = {"mpi", mpi_close, mpi_exchange, mpi_gather, mpi_broadcast, mpi_send, mpi_receive, mpi_barrier,
                                 mpi_split, mpi_abort};
 
-static int open_group(MPI_Comm group, bool first, Comm **out, Err *e) {
+static int open_group(MPI_Comm group, bool first, bool any_thread, Comm **out, Err *e) {
     MpiComm *c = mem_new(sizeof *c);
     if (!c) return err_set(e, ERR_HOST_MEMORY, "out of host memory for a group of ranks");
     c->base.table = &table;
     c->group = group;
     c->first = first;
+    c->base.any_thread = any_thread;
     MPI_Comm_set_errhandler(group, MPI_ERRORS_RETURN);
     MPI_Comm_rank(group, &c->base.rank);
     MPI_Comm_size(group, &c->base.world);
@@ -157,18 +158,18 @@ static int open_group(MPI_Comm group, bool first, Comm **out, Err *e) {
 static int mpi_split(Comm *base, int color, Comm **out, Err *e) {
     MPI_Comm group;
     const int code = failed(base, "split", MPI_Comm_split(mpi_of(base)->group, color, base->rank, &group), e);
-    return code ? code : open_group(group, false, out, e);
+    return code ? code : open_group(group, false, base->any_thread, out, e);
 }
 
-/* The threads of OpenMP do not call MPI: only the one that opened it does. */
+/* The threads of OpenMP do not call MPI. One that lets ranks exchange while others compute does, where MPI allows it. */
 CommPluginOpen memtide_mpi_open;
 int memtide_mpi_open(Comm **out, Err *e) {
     int given, begun;
     MPI_Initialized(&begun);
     if (begun) return err_set(e, ERR_INTERNAL, "MPI has begun already");
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given) != MPI_SUCCESS)
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given) != MPI_SUCCESS)
         return err_set(e, ERR_UNSUPPORTED, "MPI cannot begin");
-    return open_group(MPI_COMM_WORLD, true, out, e);
+    return open_group(MPI_COMM_WORLD, true, given >= MPI_THREAD_SERIALIZED, out, e);
 }
 
 extern const uint64_t memtide_mpi_abi;

@@ -69,6 +69,20 @@ fi
 mkdir -p bin && ln -s "$(command -v cat)" bin/cat
 PATH=$WORK/bin fails 66 'x.png: a .png needs rsvg-convert' "a PNG without a converter" plot tide "$SCRIPT" --quiet -o x.png
 
+# ---- ranks
+SEVERAL="$ROOT/experiments/parallel.lua --case ZeRO --set precision=fp32 --quiet"
+memtide plot ranks $SEVERAL -o ranks.svg
+is "$status$err$out" 0 "ranks: written, without a word"
+memtide predict $SEVERAL --csv ranks.csv
+mib=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "predicted_peak_bytes") at = i } NR == 2 { printf "%.1f MiB", $at / 1048576 }' ranks.csv)
+has "$(cat ranks.svg)" "<text class=\"muted\" x=\"20\" y=\"125\">ranks 0 and 1</text>" "ranks: who has it"
+has "$(cat ranks.svg)" ">$mib</text>" "... and what is predicted"
+fails 66 'article: no cell that was chosen has several ranks' "a script of one rank" plot ranks "$SCRIPT" --quiet
+memtide report ranks.csv "$ROOT/experiments/parallel.lua" --quiet
+has "$out" "<h2>What each rank has at its peak</h2>" "the report has it"
+memtide report ranks.csv "$SCRIPT" --quiet
+result $(echo "$out" | grep -c "What each rank has") "... where a script has several ranks"
+
 # ---- pictures of results
 for kind in sweep pareto; do
     memtide plot $kind "$RESULTS" -o $kind.svg
@@ -159,7 +173,7 @@ is $status 0 "a report of names that are markup"
 is "$(echo "$out" | grep -c '<script>alert\|<b>')" 0 "which stay text"
 
 # ---- mistakes
-fails 2 'plot: expected a kind of picture (alive, arena, gradients, pareto, sweep, tide), found "tode" (did you mean "tide"?)' "a misspelt kind" \
+fails 2 'plot: expected a kind of picture (alive, arena, gradients, pareto, ranks, sweep, tide), found "tode" (did you mean "tide"?)' "a misspelt kind" \
     plot tode x.lua
 fails 2 "plot: expected one script, found 0" "no script" plot tide
 fails 2 "plot: expected one file of results, found 0" "no file" plot sweep

@@ -37,6 +37,14 @@ memtide run net.lua
 is "$status" 65 "a name that is not there is a mistake"
 has "$err" 'net.lua:5: settings: there is no "widht" (did you mean "width"?)' "with the nearest one"
 
+net 'function(s) return nn.Linear(8, s.word) end' '{"word", {4, 5}}'
+memtide predict net.lua -q --csv word.csv
+is "$status $(wc -l <word.csv)" "0 3" "a name of the script's own may be near a setting's (world), since it is read"
+net 'function(s) return nn.Linear(8, 4) end' '{"wrold", {1, 2}}'
+memtide predict net.lua
+is "$status" 65 "one that is not read is a mistake"
+has "$err" 'nothing reads "wrold", in none of 2 cells; did you mean "world"?' "with the setting that is meant"
+
 # Each of three workers looks for whoever reads it.
 net 'function(s) return nn.Linear(8, s.width == 6 and s.depth + 3 or s.width) end' '{"width", {4, 5, 6}}, {"depth", {1, 2}}'
 memtide predict net.lua -q --csv some.csv --jobs 3

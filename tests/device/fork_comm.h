@@ -141,9 +141,9 @@ static int run_ranks(int data, int tensor, int pipeline, RankFn *job, void *arg)
         if (pid[r]) continue;
         const int in_stage = data * tensor;
         ForkComm along[MESH_AXES] = {
-            {{&fork_table, r / tensor % data, data}, &shared[MESH_DATA][r / in_stage * tensor + r % tensor]},
-            {{&fork_table, r % tensor, tensor}, &shared[MESH_TENSOR][r / tensor]},
-            {{&fork_table, r / in_stage, pipeline}, &shared[MESH_PIPELINE][r % in_stage]}};
+            {{&fork_table, r / tensor % data, data, true}, &shared[MESH_DATA][r / in_stage * tensor + r % tensor]},
+            {{&fork_table, r % tensor, tensor, true}, &shared[MESH_TENSOR][r / tensor]},
+            {{&fork_table, r / in_stage, pipeline, true}, &shared[MESH_PIPELINE][r % in_stage]}};
         Comm *comm[MESH_AXES];
         for (int axis = 0; axis < MESH_AXES; axis++) comm[axis] = size[axis] > 1 ? &along[axis].base : NULL;
         const int failed = job(r, comm, arg);

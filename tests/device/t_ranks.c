@@ -187,13 +187,15 @@ static void compare(const char *device, const Network *net, const char *name, in
     Training one = {"cpu", net, *s, alone}, many = {device, net, *s, results};
     const int tensor = s->mesh.tensor, pipeline = s->mesh.pipeline, data = world / tensor / pipeline;
     char what[240];
-    snprintf(what, sizeof what, "%s on %s, %d x %d x %d ranks%s %s, zero %d, %s, accumulate %d, ahead %d, checkpoint %d, %d chunks, %s",
+    snprintf(what, sizeof what, "%s on %s, %d x %d x %d ranks%s %s, zero %d, %s, accumulate %d, ahead %d, checkpoint %d, %d chunks, %s%s",
              name, device, pipeline, data, tensor, s->sequence_parallel ? " with sequences" : "",
              s->pipeline_schedule == PIPELINE_GPIPE ? "gpipe" : "1f1b", s->zero, precision_info(s->precision)->text,
-             s->accumulate, s->gather_ahead, (int)s->checkpoint, s->loss_chunks, alloc_name(s->allocator));
+             s->accumulate, s->gather_ahead, (int)s->checkpoint, s->loss_chunks, alloc_name(s->allocator),
+             s->overlap_comm ? ", overlapped" : "");
     many.s.world = world;
     one.s.accumulate *= data;
     one.s.zero = 0;
+    one.s.overlap_comm = false;
     one.s.mesh.tensor = one.s.mesh.pipeline = 1;
     one.s.sequence_parallel = false;
     const int well = run_ranks(1, 1, 1, train, &one), all = run_ranks(data, tensor, pipeline, train, &many);
@@ -256,6 +258,7 @@ static void tensors(void) {
                 s.optimizer.rule.momentum = 0.9f;
                 s.optimizer.rule.lr = 0.05f;
                 s.zero = zero;
+                s.overlap_comm = turn / 2 % 2;
                 s.mesh.tensor = 2;
                 s.sequence_parallel = k && (zero + data) % 2 == 0;
                 compare("cpu", net, divided[k].name, 2 * data, &s);
@@ -288,7 +291,9 @@ static void stages(void) {
                 s.zero = zero;
                 s.bucket_bytes = turn % 3 ? 2000 : 25 << 20;
                 s.gather_ahead = turn % 3;
+                s.overlap_comm = turn % 2;
                 compare("cpu", net, nets[k].name, worlds[(w + turn) % 3], &s);
+                s.overlap_comm = !s.overlap_comm;
                 s.precision = precisions[turn % 5];
                 /* Adam would make a rounding error of a gradient near 0 a whole step */
                 setting_set_text(&s, setting_find("optimizer"), "SGD", &e);
@@ -307,7 +312,7 @@ static void stages(void) {
     }
 }
 
-/* Three emulated GPUs and NCCL's stand-in, unless MEMTIDE_CUDA names a plugin for real ones. */
+/* Four emulated GPUs and NCCL's stand-in, unless MEMTIDE_CUDA names a plugin for real ones. */
 static void choose_gpus(void) {
     const char *build = getenv("BUILD");
     char file[1024];
@@ -316,7 +321,7 @@ static void choose_gpus(void) {
     setenv("MEMTIDE_CUDA", file, 1);
     snprintf(file, sizeof file, "%s/emulate/libnccl.so.2", build ? build : "build");
     setenv("MEMTIDE_NCCL", file, 1);
-    setenv("EMULATE_MEMORY", "268435456,268435456,268435456", 1);
+    setenv("EMULATE_MEMORY", "268435456,268435456,268435456,268435456", 1);
 }
 
 /* In a process of its own: one that has used CUDA cannot fork ranks that use it, too. */
@@ -351,6 +356,32 @@ static void divided_gpus(void) {
     }
 }
 
+static Settings pipeline_settings(int stages, int micro_batches, PipelineSchedule schedule) {
+    Settings s = settings_default();
+    Err e = {0, ""};
+    setting_set_text(&s, setting_find("optimizer"), "SGD", &e);
+    s.optimizer.rule.momentum = 0.9f;
+    s.optimizer.rule.lr = 0.05f;
+    s.mesh.pipeline = stages;
+    s.accumulate = micro_batches;
+    s.pipeline_schedule = schedule;
+    return s;
+}
+
+/* Stages on GPUs, alone and with ranks of other samples. */
+static void pipelines_on_gpus(const Network *net, const char *name, int gpus) {
+    for (int schedule = 0; schedule < 2; schedule++) {
+        Settings s = pipeline_settings(2 + schedule, 3, (PipelineSchedule)schedule);
+        if (s.mesh.pipeline <= gpus) compare("cuda:0", net, name, s.mesh.pipeline, &s);
+        s = pipeline_settings(2, 2, (PipelineSchedule)schedule);
+        s.zero = 3 * schedule;
+        s.overlap_comm = schedule;
+        s.precision = PREC_AMP_FP16;
+        s.optimizer.rule.clip_norm = 0.5f;
+        if (gpus >= 4) compare("cuda:0", net, name, 4, &s);
+    }
+}
+
 /* Ranks on GPUs, by NCCL, beside one rank on the CPU: shards that are of one size, and others. */
 static void on_gpus(void) {
     static const int some[] = {0, 3}; /* of nets[] */
@@ -373,12 +404,15 @@ static void on_gpus(void) {
             s.zero = zero;
             s.bucket_bytes = 2000;
             s.accumulate = 1 + zero % 2;
+            s.overlap_comm = k != 0;
             compare("cuda:0", net, nets[some[k]].name, 2, &s);
             if (k != 0) continue;
+            s.overlap_comm = true;
             s.precision = PREC_AMP_FP16;
             s.optimizer.rule.clip_norm = 0.5f;
             compare("cuda:0", net, nets[some[k]].name, *gpus < 3 ? 2 : 3, &s);
         }
+        if (k == 0) pipelines_on_gpus(net, nets[some[k]].name, *gpus);
         network_free(net);
     }
     divided_gpus();
@@ -397,18 +431,6 @@ static size_t most_of(int world) {
     size_t most = 0;
     for (int r = 0; r < world; r++) most = max_size(most, results[r].peak);
     return most;
-}
-
-static Settings pipeline_settings(int stages, int micro_batches, PipelineSchedule schedule) {
-    Settings s = settings_default();
-    Err e = {0, ""};
-    setting_set_text(&s, setting_find("optimizer"), "SGD", &e);
-    s.optimizer.rule.momentum = 0.9f;
-    s.optimizer.rule.lr = 0.05f;
-    s.mesh.pipeline = stages;
-    s.accumulate = micro_batches;
-    s.pipeline_schedule = schedule;
-    return s;
 }
 
 /* Stages alone, with both schedules: the bits of one rank. 1F1B needs no more memory than GPipe. */
@@ -439,6 +461,7 @@ static void pipelines(void) {
             const bool frozen = strchr(cut[k].text, '!');
             Settings s = pipeline_settings(2, 1 + turn % 3, (PipelineSchedule)(turn % 2));
             s.zero = zero;
+            s.overlap_comm = (turn + zero) % 2;
             compare("cpu", net, cut[k].name, 4, &s);
             s.precision = precisions[turn % 4];
             s.checkpoint = (Checkpoint)(turn % CHECKPOINT_BUDGET);

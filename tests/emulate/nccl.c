@@ -2,7 +2,8 @@
  * stream like NCCL's, and exchange through shared memory when the stream comes to them. A communicator's id is the name of that
  * memory.
  *
- * What would hang, or give any numbers, on GPUs ends the process here: ranks that do not all make the same call. What NCCL
+ * What would hang, or give any numbers, on GPUs ends the process here: ranks that do not all make the same call, a rank that sends
+ * what no other one receives. A send takes until it was received, as NCCL's may. What NCCL
  * refuses is refused: a pointer outside of the GPU's memory, counts that do not fit, a communicator that is made while a stream
  * records. Sums go from the last rank to the first and are rounded after each, so their order is not the CPU's. */
 #include "nccl_api.h"
@@ -28,15 +29,20 @@ NCCL_FUNCTIONS(X)
 
 enum { RANKS_MOST = 8, BOX_BYTES = 8 << 20, GROUP_MOST = 64, PATIENCE = 60 /* seconds */, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
 
-typedef enum Kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, REDUCE, BROADCAST } Kind;
-static const char *const kinds[] = {"AllReduce", "ReduceScatter", "AllGather", "Reduce", "Broadcast"};
+typedef enum Kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, REDUCE, BROADCAST, SEND, RECEIVE } Kind;
+static const struct { const char *name, *peer; } kinds[] = { /* peer: what the other rank is to the call; NULL: there is none */
+    {"AllReduce", NULL}, {"ReduceScatter", NULL}, {"AllGather", NULL}, {"Reduce", "root"}, {"Broadcast", "root"}, {"Send", "to"}, {"Recv", "from"}};
 
 /* What must be the same on all ranks */
-typedef struct Same { int kind, type, op, root, of_group; size_t count; } Same;
+typedef struct Same { int kind, type, op, root, of_group; size_t count; } Same; /* root: of SEND and RECEIVE the other rank */
+static bool is_same(const Same *a, const Same *b) { /* member by member: there is padding between them */
+    return a->kind == b->kind && a->type == b->type && a->op == b->op && a->root == b->root && a->of_group == b->of_group && a->count == b->count;
+}
 typedef struct Call { Same same; const char *from; char *to; } Call;
 
 typedef struct Area {
     atomic_int arrived, left;
+    atomic_int sent[RANKS_MOST][RANKS_MOST], got[RANKS_MOST][RANKS_MOST]; /* messages, by sender and receiver */
     Same call[RANKS_MOST];
     char box[RANKS_MOST][BOX_BYTES];
 } Area;
@@ -90,13 +96,17 @@ static void die(const ncclComm_t c, const char *why) {
     _exit(70);
 }
 
-static void meet(const ncclComm_t c) {
-    const int number = atomic_fetch_add(&c->area->arrived, 1), all = (number / c->world + 1) * c->world;
+static void wait_for(const ncclComm_t c, atomic_int *counter, int number) {
     const double begin = seconds();
-    while (atomic_load(&c->area->arrived) < all) {
+    while (atomic_load(counter) < number) {
         nanosleep(&(struct timespec){0, 20000}, NULL);
         if (seconds() - begin > PATIENCE) die(c, "another rank does not come: this would hang");
     }
+}
+
+static void meet(const ncclComm_t c) {
+    const int number = atomic_fetch_add(&c->area->arrived, 1), all = (number / c->world + 1) * c->world;
+    wait_for(c, &c->area->arrived, all);
 }
 
 /* ---- calls, when the stream comes to them */
@@ -128,11 +138,27 @@ static void reduce(const ncclComm_t c, const Same *s, char *to, size_t first) {
 /* Bytes that a rank sends and gets; 0: nothing */
 static size_t sends(const ncclComm_t c, const Same *s, int rank) {
     const size_t all = s->kind == REDUCE_SCATTER ? (size_t)c->world : 1;
-    return s->kind == BROADCAST && rank != s->root ? 0 : bytes_of(s) * all;
+    return s->kind == RECEIVE || (s->kind == BROADCAST && rank != s->root) ? 0 : bytes_of(s) * all;
 }
 static size_t gets(const ncclComm_t c, const Same *s, int rank) {
     const size_t all = s->kind == ALL_GATHER ? (size_t)c->world : 1;
-    return s->kind == REDUCE && rank != s->root ? 0 : bytes_of(s) * all;
+    return s->kind == SEND || (s->kind == REDUCE && rank != s->root) ? 0 : bytes_of(s) * all;
+}
+
+static void send(const ncclComm_t c, const Call *call) {
+    const int to = call->same.root;
+    memcpy(c->area->box[c->rank], call->from, bytes_of(&call->same));
+    c->area->call[c->rank] = call->same;
+    wait_for(c, &c->area->got[c->rank][to], atomic_fetch_add(&c->area->sent[c->rank][to], 1) + 1);
+}
+
+static void receive(const ncclComm_t c, const Call *call) {
+    const int from = call->same.root;
+    const Same *s = &c->area->call[from];
+    wait_for(c, &c->area->sent[from][c->rank], atomic_load(&c->area->got[from][c->rank]) + 1);
+    if (s->kind != SEND || s->type != call->same.type || s->count != call->same.count) die(c, "another message was sent");
+    memcpy(call->to, c->area->box[from], bytes_of(s));
+    atomic_fetch_add(&c->area->got[from][c->rank], 1);
 }
 
 static void run_call(const ncclComm_t c, const Call *call) {
@@ -141,20 +167,29 @@ static void run_call(const ncclComm_t c, const Call *call) {
     memcpy(a->box[c->rank], call->from, sends(c, s, c->rank));
     a->call[c->rank] = *s;
     meet(c);
-    for (int r = 0; r < c->world; r++)
-        if (memcmp(&a->call[r], s, sizeof *s)) die(c, "the ranks make different calls");
+    for (int r = 0; r < c->world; r++) {
+        const Same *other = &a->call[r];
+        if (is_same(other, s)) continue;
+        snprintf(detail, sizeof detail, "the ranks make different calls: %s %zu x %s, rank %d %s %zu x %s", kinds[s->kind].name, s->count,
+                 dtype_name(type_of(s->type)), r, kinds[other->kind].name, other->count, dtype_name(type_of(other->type)));
+        die(c, detail);
+    }
     if (gets(c, s, c->rank)) switch (s->kind) {
     case ALL_REDUCE: case REDUCE: reduce(c, s, call->to, 0); break;
     case REDUCE_SCATTER: reduce(c, s, call->to, (size_t)c->rank * s->count); break;
     case ALL_GATHER: for (int r = 0; r < c->world; r++) memcpy(call->to + (size_t)r * bytes_of(s), a->box[r], bytes_of(s)); break;
     case BROADCAST: memcpy(call->to, a->box[s->root], bytes_of(s)); break;
+    default: break;
     }
     meet(c);
 }
 
 static void run_group(void *data) {
     const Group *g = data;
-    for (int i = 0; i < g->n; i++) run_call(g->comm, &g->call[i]);
+    for (int i = 0; i < g->n; i++) {
+        const int kind = g->call[i].same.kind;
+        (kind == SEND ? send : kind == RECEIVE ? receive : run_call)(g->comm, &g->call[i]);
+    }
 }
 
 static ncclResult_t push(void) {
@@ -172,13 +207,14 @@ static ncclResult_t add(const char *name, Same s, const void *from, void *to, nc
     if ((sends(c, &s, c->rank) && !emulate_on_device(from, sends(c, &s, c->rank))) ||
         (gets(c, &s, c->rank) && !emulate_on_device(to, gets(c, &s, c->rank))))
         return refuse(INVALID_ARGUMENT, "a buffer does not lie in the GPU's memory");
+    if ((s.kind == SEND || s.kind == RECEIVE) && (depth || s.root == c->rank)) return refuse(INVALID_USAGE, "the stand-in sends alone, to others");
     if (group.n == GROUP_MOST || (group.n && (group.comm != c || group.stream != stream))) return refuse(INVALID_USAGE, "the group");
     group.comm = c;
     group.stream = stream;
     s.of_group = group.n;
     group.call[group.n++] = (Call){s, from, to};
-    tell("%s %zu x %s", kinds[s.kind], s.count, dtype_name(type_of(s.type)));
-    if (s.kind == REDUCE || s.kind == BROADCAST) tell(" root %d", s.root);
+    tell("%s %zu x %s", kinds[s.kind].name, s.count, dtype_name(type_of(s.type)));
+    if (kinds[s.kind].peer) tell(" %s %d", kinds[s.kind].peer, s.root);
     if (s.op == ncclMax) tell(" max");
     tell("; ");
     return depth ? ncclSuccess : push();
@@ -300,4 +336,12 @@ ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
     return add(__func__, (Same){BROADCAST, (int)type, 0, root, 0, count}, from, to, comm, stream);
+}
+
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int to, ncclComm_t comm, cudaStream_t stream) {
+    return add(__func__, (Same){SEND, (int)type, 0, to, 0, count}, from, NULL, comm, stream);
+}
+
+ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int from, ncclComm_t comm, cudaStream_t stream) {
+    return add(__func__, (Same){RECEIVE, (int)type, 0, from, 0, count}, NULL, to, comm, stream);
 }

@@ -19,10 +19,12 @@ typedef struct Tasks { Task *first, *last; } Tasks;
 struct EmulatedStream {
     Tasks waiting, captured;
     enum cudaStreamCaptureStatus capture;
+    struct EmulatedStream *joins; /* the capture of that stream has taken this one along */
+    int tasks, joined;            /* since then: captured; those that the other stream waits for */
     int device; /* that it was made on */
     struct EmulatedStream *next;
 };
-struct EmulatedEvent { double at; bool timed, captured; struct EmulatedStream *stream; };
+struct EmulatedEvent { double at; bool timed, captured; int tasks; struct EmulatedStream *stream; };
 struct EmulatedGraph { Tasks tasks; };
 
 static struct {
@@ -75,8 +77,9 @@ cudaError_t emulate_push(cudaStream_t stream, void (*run)(void *), const void *d
     if (!task) return emulate_give(cudaErrorUnknown);
     task->run = run;
     memcpy(task->data, data, bytes);
-    if (s->capture == cudaStreamCaptureStatusActive) {
-        tasks_add(&s->captured, task);
+    if (s->joins || s->capture == cudaStreamCaptureStatusActive) {
+        tasks_add(s->joins ? &s->joins->captured : &s->captured, task); /* the order of the calls is one of those that are allowed */
+        s->tasks++;
     } else {
         tasks_add(&s->waiting, task);
         if (!emulate_flag("EMULATE_LATE")) stream_drain(s);
@@ -85,6 +88,7 @@ cudaError_t emulate_push(cudaStream_t stream, void (*run)(void *), const void *d
 }
 
 static cudaError_t not_while_capturing(struct EmulatedStream *s) {
+    if (s->joins) s = s->joins;
     if (s->capture == cudaStreamCaptureStatusNone) return cudaSuccess;
     s->capture = cudaStreamCaptureStatusInvalidated;
     return emulate_give(cudaErrorStreamCaptureUnsupported);
@@ -183,7 +187,8 @@ cudaError_t cudaEventCreate(cudaEvent_t *out) { return cudaEventCreateWithFlags(
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     ENTER();
     event->stream = stream_of(stream);
-    event->captured = event->stream->capture != cudaStreamCaptureStatusNone;
+    event->captured = event->stream->joins || event->stream->capture != cudaStreamCaptureStatusNone;
+    event->tasks = event->stream->tasks;
     event->at = 0;
     return event->captured ? cudaSuccess : emulate_push(stream, event_run, &event, sizeof event);
 }
@@ -212,8 +217,15 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
-    (void)stream, (void)flags;
+    struct EmulatedStream *s = stream_of(stream), *of = event->stream;
+    (void)flags;
     ENTER();
+    if (event->captured && of->joins == s) of->joined = event->tasks > of->joined ? event->tasks : of->joined;
+    else if (event->captured && of->capture == cudaStreamCaptureStatusActive && s != of && !s->joins) {
+        stream_drain(s);
+        s->joins = of;
+        s->tasks = s->joined = 0;
+    }
     if (event->stream && !event->captured && event->at == 0) stream_drain(event->stream);
     return cudaSuccess;
 }
@@ -237,6 +249,11 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
     struct EmulatedStream *s = stream_of(stream);
     enum cudaStreamCaptureStatus status = s->capture;
+    for (struct EmulatedStream *other = all.streams; other; other = other->next) {
+        if (other->joins != s) continue;
+        if (other->joined < other->tasks) status = cudaStreamCaptureStatusInvalidated; /* not joined to the end */
+        other->joins = NULL;
+    }
     Tasks captured = s->captured;
     s->capture = cudaStreamCaptureStatusNone;
     s->captured = (Tasks){NULL, NULL};

@@ -29,13 +29,15 @@ static const char *told(void) {
     return function();
 }
 
-static int join(Comm *comm, int gpu, Device **out, Err *e) {
+static int join_along(MeshAxis axis, Comm *comm, int gpu, Device **out, Err *e) {
     char name[DEVICE_NAME];
     snprintf(name, sizeof name, "cuda:%d", gpu);
     *out = NULL;
     const int code = device_open(name, out, e);
-    return code ? code : device_join(*out, MESH_DATA, comm, e);
+    return code ? code : device_join(*out, axis, comm, e);
 }
+
+static int join(Comm *comm, int gpu, Device **out, Err *e) { return join_along(MESH_DATA, comm, gpu, out, e); }
 
 /* ---- ops */
 
@@ -63,6 +65,7 @@ static const Case cases[] = {
 };
 
 static const Case *running;
+static bool begun; /* ops are only begun */
 
 static bool gathers(OpKind kind) { return kind == OP_all_gather || kind == OP_all_gather_; }
 
@@ -98,7 +101,7 @@ static void begin(Operands *o, Device *d, const Case *c) {
     o->x_at = given ? o->own : all;
     o->y_at = scatters ? o->own : all;
     o->attr.collective = (CollectiveAttr){.world = WORLD, .rank = rank, .bucket = 1, .axis = MESH_DATA};
-    o->args = (KArgs){.kind = c->kind, .attr = &o->attr, .device = d};
+    o->args = (KArgs){.kind = c->kind, .attr = &o->attr, .device = d, .begun = begun};
     if (o->x_n) o->args.in[0] = (View){.shape = shape_of(c, o->x_n), .dtype = c->type, .count = o->x_n};
     o->args.out[0] = (View){.shape = shape_of(c, o->y_n), .dtype = c->type, .count = o->y_n};
 }
@@ -143,6 +146,21 @@ static int wrong(const Operands *o, const Case *c, int round) {
     return n;
 }
 
+/* The op, and the wait that ends it if it is only begun. looks: where the device does everything late, the op has not run yet
+ * when all else has. */
+static int run_op(Device *d, const KArgs *a, bool looks, Seen *s, Err *e) {
+    KArgs wait = {.kind = OP_wait, .attr = a->attr, .device = d};
+    static char before[4 * NUMBERS], after[4 * NUMBERS];
+    const size_t bytes = (size_t)a->out[0].count * dtype_size(a->out[0].dtype);
+    wait.out[0] = a->out[0];
+    int code = looks ? d->table->download(d, before, a->out[0].data, bytes, e) : OK;
+    if (!code) code = d->table->run(d, a, e);
+    if (code || !a->begun) return code;
+    if (looks) code = d->table->download(d, after, a->out[0].data, bytes, e);
+    if (looks && memcmp(before, after, bytes)) s->wrong += NUMBERS;
+    return code ? code : d->table->run(d, &wait, e);
+}
+
 /* Round 0 is run, round 1 recorded and replayed, round 2 replayed again. */
 static int run_rounds(Device *d, Operands *o, const Case *c, Seen *s, Err *e) {
     const DeviceTable *t = d->table;
@@ -159,7 +177,7 @@ static int run_rounds(Device *d, Operands *o, const Case *c, Seen *s, Err *e) {
         code = t->upload(d, x, o->x, sizeof o->x, e);
         if (!code) code = t->upload(d, a->out[0].data, o->y, sizeof o->y, e);
         if (!code && round == 1) code = t->record(d, e);
-        if (!code && round < 2) code = t->run(d, a, e);
+        if (!code && round < 2) code = run_op(d, a, round == 0 && !strcmp(getenv("EMULATE_LATE"), "1"), s, e);
         if (!code && round == 1) code = t->recorded(d, &graph, e);
         if (!code && round > 0) code = t->replay(d, graph, e);
         if (!code) code = t->download(d, o->y, a->out[0].data, sizeof o->y, e);
@@ -192,12 +210,15 @@ static int run_case(int rank, Comm *const along[MESH_AXES], void *arg) {
 }
 
 static void test_ops(void) {
-    for (int late = 0; late < 2; late++)
+    for (int way = 0; way < 4; way++)
         for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
             Case c = cases[k];
+            const bool late = way % 2;
+            begun = way / 2 && c.kind != OP_any_overflow;
             char what[128];
             snprintf(what, sizeof what, "%s of %lld %s%s", op_info(c.kind)->name, (long long)c.n, dtype_name(c.type),
                      late ? ", late" : "");
+            if (begun) strcat(what, ", begun");
             setenv("EMULATE_LATE", late ? "1" : "0", 1);
             memset(seen, 0, WORLD * sizeof *seen);
             if (!ok(run_ranks(WORLD, 1, 1, run_case, &c) == WORLD, "%s runs on %d ranks", what, WORLD))
@@ -208,6 +229,66 @@ static void test_ops(void) {
                 is_str(seen[r].told, c.calls, "by these calls");
             }
         }
+}
+
+/* ---- from stage to stage: each hands on what it received */
+
+static KArgs transfer_args(Device *d, const Attr *attr, void *x, void *y) {
+    KArgs a = {.kind = OP_transfer, .attr = attr, .device = d};
+    View *own = x ? &a.in[0] : &a.out[0];
+    *own = (View){.data = x ? x : y, .shape = {1, {NUMBERS}}, .dtype = DT_BF16, .count = NUMBERS};
+    return a;
+}
+
+static int hand_on(Device *d, int rank, void *data, Err *e) {
+    const Attr from = {.transfer = {rank - 1, rank}}, to = {.transfer = {rank, rank + 1}};
+    const KArgs receive = transfer_args(d, &from, NULL, data), send = transfer_args(d, &to, data, NULL);
+    int code = rank > 0 ? d->table->run(d, &receive, e) : OK;
+    return !code && rank + 1 < WORLD ? d->table->run(d, &send, e) : code;
+}
+
+/* Rounds as those of run_rounds. */
+static int run_chain(int rank, Comm *const along[MESH_AXES], void *arg) {
+    static uint16_t number[NUMBERS];
+    Seen *s = &seen[rank];
+    Device *d;
+    void *data = NULL, *graph = NULL;
+    Err e = {0, ""};
+    (void)arg;
+    int code = join_along(MESH_PIPELINE, along[MESH_PIPELINE], rank, &d, &e);
+    const DeviceTable *t = code ? NULL : d->table;
+    if (!code) code = t->alloc(d, sizeof number, &data, &e);
+    told();
+    for (int round = 0; round < ROUNDS && !code; round++) {
+        for (int i = 0; i < NUMBERS; i++) number[i] = rank == 0 ? (uint16_t)(i * 31 + round) : 0;
+        code = t->upload(d, data, number, sizeof number, &e);
+        if (!code && round == 1) code = t->record(d, &e);
+        if (!code && round < 2) code = hand_on(d, rank, data, &e);
+        if (!code && round == 1) code = t->recorded(d, &graph, &e);
+        if (!code && round > 0) code = t->replay(d, graph, &e);
+        if (!code) code = t->download(d, number, data, sizeof number, &e);
+        for (int i = 0; i < NUMBERS && !code; i++) s->wrong += number[i] != (uint16_t)(i * 31 + round);
+        if (round == 0) snprintf(s->told, sizeof s->told, "%s", told());
+    }
+    if (t) t->graph_free(d, graph);
+    if (t) t->free(d, data, sizeof number);
+    device_close(d);
+    snprintf(s->text, sizeof s->text, "%s", code ? e.text : "");
+    return code;
+}
+
+static void test_transfer(void) {
+    static const char *const calls[] = {"Send 2048 x u8 to 1; ", "Recv 2048 x u8 from 0; Send 2048 x u8 to 2; ", "Recv 2048 x u8 from 1; "};
+    for (int late = 0; late < 2; late++) {
+        setenv("EMULATE_LATE", late ? "1" : "0", 1);
+        memset(seen, 0, WORLD * sizeof *seen);
+        if (!ok(run_ranks(1, 1, WORLD, run_chain, NULL) == WORLD, "stages hand on %d bytes%s", 2 * NUMBERS, late ? ", late" : ""))
+            for (int r = 0; r < WORLD; r++) printf("# rank %d: %s\n", r, seen[r].text);
+        for (int r = 0; r < WORLD; r++) {
+            is_int(seen[r].wrong, 0, "all of them as sent");
+            is_str(seen[r].told, calls[r], "by these calls");
+        }
+    }
 }
 
 /* ---- joining */
@@ -304,6 +385,7 @@ static int not_joined(int rank, Comm *const along[MESH_AXES], void *arg) {
 static void test_failures(void) {
     static char second[] = "ncclReduce:2:4", group[] = "ncclGroupStart:1:3";
     running = &cases[5];
+    begun = false;
     is_int(run_ranks(WORLD, 1, 1, end_well, NULL), WORLD, "ranks end");
     is_str(seen[1].told, "destroy; ", "and leave together");
     is_int(run_ranks(WORLD, 1, 1, end_well, second), WORLD, "a call of a group fails");
@@ -328,6 +410,7 @@ int main(void) {
     seen = shared_memory(WORLD * sizeof *seen);
     if (!ok(seen != NULL, "memory that processes share")) return tap_done();
     test_ops();
+    test_transfer();
     test_joining();
     test_failures();
     return tap_done();

@@ -44,7 +44,7 @@ static void use_loader(Dataset *d, size_t sample, size_t target) {
     int64_t count;
     double mean = 0.5, deviation = 0.25;
     dataset_normalize(d, &mean, &deviation, 1, &e);
-    if (loader_open(d, 4, true, false, false, 7, &l, &e)) return;
+    if (loader_open(d, &(LoaderOptions){.batch = 4, .shuffle = true, .seed = 7}, &l, &e)) return;
     float *x = calloc(sample * 4, sizeof *x), *t = calloc(target * 4, sizeof *t);
     for (int i = 0; i < 3 && x && t && !loader_next(l, x, t, &count, &e); i++)
         if (count < 0 || count > 4) fuzz_failed("%lld samples in a batch of 4", (long long)count);

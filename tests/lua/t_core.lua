@@ -124,6 +124,9 @@ tap.raises("open the loader with drop_last = true", "an incomplete one, when its
   fed, 1, rest)
 local whole = loader({2}, 6, {drop_last = true})
 tap.ok(fed:step(1, whole) and fed:step(1, whole), "without it the next epoch begins")
+tap.raises("the loader gives batches of one of 2 ranks, the program has 1", "a loader of one of several ranks", fed.step, fed, 1,
+  loader({2}, 8, {world = 2, rank = 1}))
+tap.raises("rank: expected 0 to world - 1, 1, found 2", "a rank that is none", loader, {2}, 8, {world = 2, rank = 2})
 fed:close()
 
 -- ---- closing

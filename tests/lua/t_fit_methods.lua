@@ -1,25 +1,9 @@
 -- memtide fit --method: the largest batch by each method of fine-tuning, held against predictions of scripts that say the same.
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
+local folder = dofile "tests/lua/folder.lua"
 
-local program = os.getenv "MEMTIDE" or "build/memtide"
-local folder = os.tmpname()
-os.remove(folder)
-assert(os.execute("mkdir " .. folder))
-
-local function write(name, text)
-  local file <close> = assert(io.open(folder .. "/" .. name, "wb"))
-  file:write(text)
-  return folder .. "/" .. name
-end
-
--- What a command prints, on both outputs, and its exit status
-local function run(command)
-  local pipe = assert(io.popen(("%s %s 2>&1"):format(program, command)))
-  local text = pipe:read "a"
-  local _, _, status = pipe:close()
-  return text, status
-end
+local run, write = folder.run, folder.write
 
 local CONFIG = write("small.json", [[{"model_type": "llama", "vocab_size": 500, "hidden_size": 64, "intermediate_size": 160,
   "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}]])
@@ -114,5 +98,5 @@ tap.has((run(("fit %s --method full --device pytorch:t4"):format(fixed))), "expe
 -- a config.json stands for the script that memtide import writes of it, in every command
 local row = run(("predict %s --set batch=1 --set checkpoint=none --set precision=fp32"):format(CONFIG))
 tap.has(row, "predicted", "predict config.json")
-os.execute("rm -r " .. folder)
+folder.remove()
 tap.done()

@@ -3,29 +3,14 @@
 local tap = dofile "tests/tap.lua"
 local cell = require "memtide.net.cell"
 local core = require "memtide.core"
+local folder = dofile "tests/lua/folder.lua"
 local links = require "memtide.net.links"
 local mt = require "memtide"
 local row = require "memtide.sweep.row"
 local scripts = require "memtide.sweep.script"
 local nn = mt.nn
 
-local program = os.getenv "MEMTIDE" or "build/memtide"
-local folder = os.tmpname()
-os.remove(folder)
-assert(core.make_folder(folder))
-
-local function write(name, text)
-  local file <close> = assert(io.open(folder .. "/" .. name, "wb"))
-  file:write(text)
-  return folder .. "/" .. name
-end
-
-local function run(command)
-  local pipe = assert(io.popen(("%s %s 2>&1"):format(program, command)))
-  local text = pipe:read "a"
-  local _, _, status = pipe:close()
-  return text, status
-end
+local run, write = folder.run, folder.write
 
 local function small(more)
   local options = {name = "small", input = {37}, classes = 10, batch = 4, optimizer = mt.optim.Adam{lr = 1e-3}, loss = nn.CrossEntropyLoss(),
@@ -97,7 +82,7 @@ near(seconds(own, {ranks = 4, stride = 1, sent = 3e9, calls = 5, rounds = 1}), (
 tap.is(links.of("device", "a processor"), nil, "nothing is known of such a device's links")
 tap.is(links.of("device", "NVIDIA H200").within.name, "nvlink4", "an H200 has NVLink 4")
 for _, case in ipairs{
-  {"nvlnk4", 'did you mean "nvlink4"?'}, {"nvlink4+", nil}, {folder .. "/none.json", "cannot open"},
+  {"nvlnk4", 'did you mean "nvlink4"?'}, {"nvlink4+", nil}, {folder.path .. "/none.json", "cannot open"},
   {write("a.json", '{"within": {"bandwidth": "fast", "step_us": 1}}'), "within.bandwidth: expected a number of at least 1, found fast"},
   {write("b.json", '{"within": {"bandwidth": 1e9}}'), "within.step_us: expected a number of at least 0, found nil"},
   {write("c.json", '{"within": "nvlink4", "betwen": "nvlink4"}'), 'unknown field "betwen" (did you mean "between"?)'},
@@ -172,5 +157,5 @@ for _, class in ipairs(one.alike) do ranks = ranks + class.count end
 tap.is(ranks, 1000, "all ranks are in them")
 tap.ok(os.clock() - before < 10, ("predicted in %.1f s of the processor's time"):format(os.clock() - before))
 
-os.execute("rm -r " .. folder)
+folder.remove()
 tap.done()

@@ -11,6 +11,7 @@ local csv = require "memtide.results.csv"
 local pickle = dofile "tests/pickle.lua"
 local page = require "memtide.picture.page"
 local pareto = require "memtide.picture.pareto"
+local ranks = require "memtide.picture.ranks"
 local rows = require "memtide.picture.rows"
 local step = require "memtide.picture.step"
 local svg = require "memtide.picture.svg"
@@ -232,6 +233,45 @@ local evil = check_facts({name = [[<script x="1">&]], cases = {{case = "]]>'\"<b
 for _, picture in ipairs{tide.picture(evil, theme.style), arena.picture(evil, theme.style), alive.picture(evil)} do
   tap.ok(not svg.text(picture):find("<script", 1, true), "no name becomes an element")
 end
+
+-- ---- ranks: a bar for those that are alike, with the categories of the prediction
+
+local nn = mt.nn
+local function several()
+  return mt.experiment{name = "several<", input = {20}, classes = 10, batch = 4, loss = nn.CrossEntropyLoss(), optimizer = mt.optim.Adam(),
+    model = nn.Sequential{nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10)},
+    cases = {{case = "alone"}, {case = "parts", world = 4, zero = 3}, {case = "stages", world = 4, mesh = {pipeline = 2, data = 2}},
+      {case = "wrong", world = 4, mesh = {pipeline = 3}}, {case = "eager", world = 8, framework = "pytorch", batch = 4}}}
+end
+local of_cells = ranks.facts(several(), {set = {}, say = print})
+local labels, of_ranks = {}, 0
+for i, bar in ipairs(of_cells.bars) do
+  local all = 0
+  for _, bytes in pairs(bar.categories) do all = all + bytes end
+  labels[i] = ("%s %s"):format(bar.cell, bar.op and bar.label or bar.label:match "mesh")
+  if not bar.cell:find "eager" then tap.is(all, bar.bytes, labels[i] .. ": the parts are the whole") end
+end
+tap.is(table.concat(labels, "; "), "parts rank 0; parts ranks 1 to 3; stages ranks 0 and 1; stages ranks 2 and 3; wrong mesh; eager ranks 0 to 7",
+  "ranks that are alike have one bar, each stage its own; a cell that cannot be built says why")
+local parts = cell.build(several():cell(2))
+for rank = 0, 3 do
+  parts.rank = rank
+  cell.compile(parts)
+  of_ranks = of_ranks + parts.prediction.peak.bytes
+  tap.is(of_cells.bars[rank == 0 and 1 or 2].bytes, parts.prediction.peak.bytes, "rank " .. rank .. " has what was predicted for it")
+end
+parts.rank = nil
+tap.is(cell.compile(parts).prediction.sum, of_ranks, "the sum of the ranks")
+local bars_drawn = well_formed(ranks.picture(of_cells, theme.style), "what each rank has")
+local fields = 1 -- the ground
+for _, bar in ipairs(of_cells.bars) do for _, bytes in pairs(bar.categories) do if bytes > 0 then fields = fields + 1 end end end
+local used = {}
+for _, bar in ipairs(of_cells.bars) do for name, bytes in pairs(bar.categories) do if bytes > 0 then used[name] = true end end end
+for _ in pairs(used) do fields = fields + 1 end
+tap.is(bars_drawn.rect, fields, "a field for each category of each bar, and in the legend")
+tap.is(ranks.facts(several(), {set = {}, case = "parts", rank = 3, say = print}).bars[1].label, "rank 3", "--rank shows one")
+local nothing, why_not = ranks.picture(ranks.facts(several(), {set = {}, case = "alone", say = print}))
+tap.ok(nothing == nil and why_not:find "no cell that was chosen has several ranks", "a script of one rank has no picture")
 
 -- ---- results: what a file says, and its pictures
 

@@ -58,6 +58,7 @@ __attribute__((unused)) static Program *before(const char *text, const Settings 
     Network *net = net_new(text, "CrossEntropyLoss", shape4(BATCH, 3, 16, 16), e);
     Program *p = NULL;
     int code = net ? lower_network(net, true, true, &p, e) : e->code;
+    if (!code) p->world = s->world;
     Compile c = {s, &model, e, {0}};
     for (size_t i = 0; i < ARRAY_LEN(building) && !code; i++) code = pass_run(&building[i], p, &c);
     network_free(net);

@@ -133,8 +133,9 @@ static void random_net(char *text, int units) {
     sprintf(text + n, "Flatten Linear(%u, 10)}", channels * size * size);
 }
 
+/* Half of them on two ranks with ZeRO-3, which gathers weights between the forward ops. */
 static void test_exhaustive(void) {
-    Tally t = {0, 0, 0, 0, 1};
+    Tally tally[2] = {{.least = 1}, {.least = 1}};
     for (int i = 0; i < NETWORKS; i++) {
         char text[1024];
         Err e = {0};
@@ -142,6 +143,7 @@ static void test_exhaustive(void) {
         Scratch memory = {0};
         Settings s = settings_of(CHECKPOINT_BUDGET);
         if (i % 3 == 0) s.precision = PREC_AMP_BF16;
+        if (i % 2) s.world = 2, s.zero = 3;
         random_net(text, 3 + (int)below(4));
         Program *p = before(text, &s, &e);
         if (!p || !chain_find(&c, p, &memory)) ok(false, "%s: %s", text, e.text);
@@ -150,7 +152,7 @@ static void test_exhaustive(void) {
             Choices o = {&c, &s, mem_new(ops * sizeof(int)), mem_new(ops * sizeof(int)), mem_new(bufs * sizeof(int)),
                          mem_new(bufs), mem_new(bufs), mem_new(ops), NULL, 0, 0};
             choose_from(&o, 0);
-            compare(&o, p, &t);
+            compare(&o, p, &tally[i % 2]);
             mem_free(o.segment);
             mem_free(o.light);
             mem_free(o.depth);
@@ -162,11 +164,15 @@ static void test_exhaustive(void) {
         scratch_release(&memory, NULL);
         program_free(p);
     }
-    printf("# %d networks of up to 8 units, %d budgets, %d as quick as the quickest of all choices, least x%.3f\n",
-           t.nets, t.budgets, t.equal, t.least);
-    is_int(t.quicker, 0, "no choice is quicker than the quickest of all choices that fit");
-    ok(t.nets > 20 && t.equal >= 0.93 * t.budgets, "in 93 of 100 cases it is as quick as that");
-    ok(t.least <= 1.15, "the least memory is within 15 %% of the least of all choices");
+    for (int k = 0; k < 2; k++) {
+        const Tally *t = &tally[k];
+        printf("# %s: %d networks of up to 8 units, %d budgets, %d as quick as the quickest of all choices, least x%.3f\n",
+               k ? "ZeRO-3" : "one rank", t->nets, t->budgets, t->equal, t->least);
+        is_int(t->quicker, 0, "no choice is quicker than the quickest of all choices that fit");
+        ok(t->nets > 15 && t->equal >= 0.93 * t->budgets, "in 93 of 100 cases it is as quick as that");
+        const double within = k ? 1.08 : 1.15; /* an estimate with the numbers of the ops without gathers is above 1.09 */
+        ok(t->least <= within, "the least memory is within %.0f %% of the least of all choices", 100 * (within - 1));
+    }
 }
 
 int main(void) {

@@ -35,7 +35,7 @@ static void fake_abort(Comm *c, int status) { (void)c, aborted = status; }
 
 static const CommTable table = {"fake", fake_close, fake_exchange, fake_gather, fake_broadcast, fake_send, fake_receive,
                                 fake_barrier, fake_split, fake_abort};
-static Comm whole = {&table, 2, 4}, part = {&table, 1, 2};
+static Comm whole = {&table, 2, 4, true}, part = {&table, 1, 2, false};
 
 static int fake_split(Comm *c, int color, Comm **out, Err *e) {
     (void)c, (void)color;
@@ -51,7 +51,7 @@ int main(void) {
     is_int(comm_watch(&whole, &inside, &c, &e), ERR_HOST_MEMORY, "without memory");
     mem_fail_after(0);
     if (!ok(!comm_watch(&whole, &inside, &c, &e), "a watched Comm: %s", e.text)) return tap_done();
-    ok(c->rank == 2 && c->world == 4, "of the same rank");
+    ok(c->rank == 2 && c->world == 4 && c->any_thread, "of the same rank, for the same threads");
     const CommTable *t = c->table;
     ok(!t->exchange(c, NULL, sizes, sizes, NULL, sizes, &e) && !t->gather(c, NULL, sizes, &e) && !t->broadcast(c, NULL, 0, 0, &e) &&
        !t->send(c, NULL, 0, 1, &e) && !t->receive(c, NULL, 0, 1, &e) && !t->barrier(c, &e), "calls are passed on");

@@ -21,7 +21,7 @@ static Dataset *random_set(int64_t count) {
 
 static Loader *opened(const Dataset *d, bool shuffle, bool drop_last, int prefetch, uint64_t seed) {
     Loader *l = NULL;
-    if (loader_open(d, BATCH, shuffle, drop_last, prefetch, seed, &l, &e)) {
+    if (loader_open(d, &(LoaderOptions){.batch = BATCH, .shuffle = shuffle, .drop_last = drop_last, .prefetch = prefetch, .seed = seed}, &l, &e)) {
         printf("Bail out! %s\n", e.text);
         exit(1);
     }
@@ -148,24 +148,42 @@ static void test_close_anywhere(const Dataset *d) {
     is_int(mem_live(), live, "closing at any batch leaves nothing");
 }
 
+/* The ranks' batches in turns are those of one loader, which tells the ends of epochs. */
+static void test_ranks(const Dataset *d, int world, bool drop_last, int prefetch) {
+    enum { TURNS = 12 };
+    Loader *one = opened(d, true, drop_last, 0, 7), *l[8];
+    int wrong = 0;
+    for (int r = 0; r < world; r++)
+        if (loader_open(d, &(LoaderOptions){.batch = BATCH, .shuffle = true, .drop_last = drop_last, .prefetch = prefetch, .seed = 7,
+                                            .world = world, .rank = r}, &l[r], &e)) wrong++;
+    for (int i = 0; i < TURNS * world && !wrong; i++) {
+        Batch expected = next(one), found = next(l[i % world]);
+        if (expected.count == 0) expected = next(one);
+        wrong += memcmp(&expected, &found, sizeof found) != 0 || found.count < 1;
+    }
+    ok(!wrong && loader_world(l[0]) == world && loader_world(one) == 1, "%d ranks, prefetch %d, drop_last %d: each has its batches", world, prefetch, drop_last);
+    for (int r = 0; r < world; r++) loader_close(l[r]);
+    loader_close(one);
+}
+
 static void test_refused(const Dataset *d) {
     Loader *l = NULL;
-    is_int(loader_open(d, 0, false, false, false, 1, &l, &e), ERR_SCRIPT, "a batch of 0 is refused");
-    is_int(loader_open(d, COUNT + 1, false, true, true, 1, &l, &e), ERR_SCRIPT,
+    is_int(loader_open(d, &(LoaderOptions){.batch = 0, .seed = 1}, &l, &e), ERR_SCRIPT, "a batch of 0 is refused");
+    is_int(loader_open(d, &(LoaderOptions){.batch = COUNT + 1, .drop_last = true, .prefetch = 1, .seed = 1}, &l, &e), ERR_SCRIPT,
         "drop_last that leaves nothing is refused");
     has_text(e.text, "no batch of 24: expected at most 23", "and says so");
     is_int(
-        loader_open(d, INT64_MAX, false, false, true, 1, &l, &e), ERR_SCRIPT, "a batch beyond all memory is refused");
-    is_int(loader_open(d, 1, false, false, -1, 1, &l, &e), ERR_SCRIPT, "fewer than no batches ahead are refused");
-    is_int(loader_open(d, 1, false, false, 1025, 1, &l, &e), ERR_SCRIPT, "so are too many");
+        loader_open(d, &(LoaderOptions){.batch = INT64_MAX, .prefetch = 1, .seed = 1}, &l, &e), ERR_SCRIPT, "a batch beyond all memory is refused");
+    is_int(loader_open(d, &(LoaderOptions){.batch = 1, .prefetch = -1, .seed = 1}, &l, &e), ERR_SCRIPT, "fewer than no batches ahead are refused");
+    is_int(loader_open(d, &(LoaderOptions){.batch = 1, .prefetch = 1025, .seed = 1}, &l, &e), ERR_SCRIPT, "so are too many");
     has_text(e.text, "prefetch: expected 0 to 1024 batches, found 1025", "and said");
-    is_int(loader_open(d, INT64_MAX / 64, false, false, 1024, 1, &l, &e), ERR_SCRIPT, "more than all memory, too");
+    is_int(loader_open(d, &(LoaderOptions){.batch = INT64_MAX / 64, .prefetch = 1024, .seed = 1}, &l, &e), ERR_SCRIPT, "more than all memory, too");
     ok(!l, "no loader comes of it");
     long live = mem_live(), n = 0;
     int code, wrong = 0;
     do {
         mem_fail_after(++n);
-        code = loader_open(d, BATCH, true, false, true, 1, &l, &e);
+        code = loader_open(d, &(LoaderOptions){.batch = BATCH, .shuffle = true, .prefetch = 1, .seed = 1}, &l, &e);
         if (code) wrong += code != ERR_HOST_MEMORY || l || mem_live() != live;
     } while (code && n < 100);
     mem_fail_after(0);
@@ -181,7 +199,7 @@ static void test_targets(int prefetch) {
     int64_t count;
     if (!ok(!dataset_random(2, &s, 0, &target, 3, &d, &e), "a set with targets")) return;
     Loader *l = NULL;
-    ok(!loader_open(d, 2, false, false, prefetch, 1, &l, &e) && !loader_next(l, &x[0][0], t, &count, &e) && count == 2,
+    ok(!loader_open(d, &(LoaderOptions){.batch = 2, .prefetch = prefetch, .seed = 1}, &l, &e) && !loader_next(l, &x[0][0], t, &count, &e) && count == 2,
         "its batch");
     dataset_get(d, 1, one, expected, &e);
     ok(!memcmp(t[1], expected, sizeof expected) && !memcmp(x[1], one, sizeof one), "the second sample and its target");
@@ -200,10 +218,34 @@ static void test_targets(int prefetch) {
     memcpy(expected, t, sizeof expected);
     d = NULL;
     l = NULL;
-    ok(!dataset_npy(path_x, NULL, &d, &e) && !loader_open(d, 2, false, false, prefetch, 1, &l, &e) &&
+    ok(!dataset_npy(path_x, NULL, &d, &e) && !loader_open(d, &(LoaderOptions){.batch = 2, .prefetch = prefetch, .seed = 1}, &l, &e) &&
         !loader_next(l, &x[0][0], t, &count, &e) && count == 2 && x[1][2] == 6, "a set without targets");
     ok(!memcmp(t[0], expected, sizeof expected), "leaves the targets alone");
     loader_close(l);
+    dataset_free(d);
+}
+
+/* Two files with a batch each, of which the second is cut off. The rank whose the first is never reads the other. */
+static void test_reads_own(int prefetch) {
+    enum { RECORD = 3073 };
+    const char *const both[] = {path_x, path_y};
+    static Blob b;
+    static float x[RECORD];
+    int32_t t;
+    int64_t count;
+    Dataset *d = NULL;
+    memset(&b, 0, sizeof b);
+    b.n = RECORD;
+    blob_write(path_x, &b, b.n, false);
+    blob_write(path_y, &b, b.n, false);
+    if (!ok(!dataset_cifar10(both, 2, &d, &e) && !truncate(path_y, 10), "prefetch %d: the second of two files is cut off", prefetch)) return;
+    for (int r = 0; r < 2; r++) {
+        Loader *l = NULL;
+        int failed = loader_open(d, &(LoaderOptions){.batch = 1, .prefetch = prefetch, .world = 2, .rank = r}, &l, &e);
+        for (int i = 0; i < 3 && !failed; i++) failed = loader_next(l, x, &t, &count, &e);
+        ok((failed != 0) == (r > 0), "rank %d %s", r, r ? "has no batch" : "reads its own alone");
+        loader_close(l);
+    }
     dataset_free(d);
 }
 
@@ -222,7 +264,7 @@ static void test_file_error(int prefetch) {
     blob_add(&b, bytes, sizeof bytes);
     blob_write(path_x, &b, b.n, false);
     if (!ok(!dataset_npy(path_x, NULL, &d, &e) && !truncate(path_x, 10) &&
-        !loader_open(d, 4, false, false, prefetch, 1, &l, &e), "prefetch %d: a file that is cut off", prefetch)) return;
+        !loader_open(d, &(LoaderOptions){.batch = 4, .prefetch = prefetch, .seed = 1}, &l, &e), "prefetch %d: a file that is cut off", prefetch)) return;
     for (int i = 0; i < 3; i++) {
         e = (Err){0, ""};
         ok(loader_next(l, &x[0][0], NULL, &count, &e) == ERR_FILE && count == 0 && e.code == ERR_FILE &&
@@ -256,6 +298,8 @@ int main(void) {
         test_targets(ahead[i]);
         test_same_with_prefetch(d, ahead[i]);
         test_file_error(ahead[i]);
+        test_ranks(d, 2 + (int)i, i % 2 > 0, ahead[i]);
+        test_reads_own(ahead[i]);
     }
     test_bytes(d);
     test_uniform();

@@ -88,6 +88,7 @@ const OpRule rule_reduce_scatter = {reduce_scatter_fits, NULL, reduce_scatter_gr
 const OpRule rule_all_gather = {all_gather_fits, NULL, all_gather_gradient, show};
 const OpRule rule_all_gather_ = {all_gather__fits, NULL, NULL, show};
 const OpRule rule_transfer = {transfer_fits, NULL, transfer_gradient, transfer_show};
+const OpRule rule_wait = {NULL, NULL, NULL, NULL};
 const OpRule rule_any_overflow = {NULL, NULL, NULL, show};
 
 /* ---- what a rank sends and receives */

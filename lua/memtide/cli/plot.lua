@@ -2,17 +2,20 @@
 local first_cell = require "memtide.cli.first_cell"
 local options = require "memtide.cli.options"
 local output = require "memtide.picture.output"
+local ranks = require "memtide.picture.ranks"
 local rows = require "memtide.picture.rows"
 local step = require "memtide.picture.step"
 local theme = require "memtide.picture.theme"
 local util = require "memtide.base.util"
 local vega = require "memtide.picture.vega"
 
--- of: what the picture is made of; its module has picture(facts, style, axis); vega: the function of picture/vega.lua
+-- of: what the picture is made of: of the first cell of a script, of all its cells, of a file. Its module has
+-- picture(facts, style, axis), which gives nil and why where there is nothing to draw; vega: the function of picture/vega.lua
 local KINDS = {
   tide = {of = "script", picture = "memtide.picture.tide"},
   arena = {of = "script", picture = "memtide.picture.arena"},
   alive = {of = "script", picture = "memtide.picture.alive"},
+  ranks = {of = "cells", picture = "memtide.picture.ranks"},
   sweep = {of = "file", picture = "memtide.picture.sweep", vega = "sweep"},
   gradients = {of = "file", picture = "memtide.picture.gradients"},
   pareto = {of = "file", picture = "memtide.picture.pareto", vega = "pareto"},
@@ -66,12 +69,13 @@ function plot.alone(words, given, commands)
   end
   if given.kind.of == "file" then return plot_file(words, given, commands) end
   if given.x then util.fail_usage("plot: --x is of sweep") end
-  if words[1] and words[1]:find "%.pickle$" then return plot_recording(words, given, commands) end
+  if words[1] and words[1]:find "%.pickle$" and given.kind.of == "script" then return plot_recording(words, given, commands) end
   if given.gpu then util.fail_usage "plot: --gpu is of a recording, a .pickle" end
 end
 
 function plot.run(experiment, given)
-  return draw(given.kind, step.facts(first_cell(experiment, given)), given)
+  local facts = given.kind.of == "cells" and ranks.facts(experiment, given) or step.facts(first_cell(experiment, given))
+  return draw(given.kind, facts, given)
 end
 
 return plot

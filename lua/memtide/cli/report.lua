@@ -11,6 +11,7 @@ local options = require "memtide.cli.options"
 local page = require "memtide.picture.page"
 local pareto = require "memtide.picture.pareto"
 local profile = require "memtide.net.profile"
+local ranks = require "memtide.picture.ranks"
 local rows = require "memtide.picture.rows"
 local script = require "memtide.sweep.script"
 local step = require "memtide.picture.step"
@@ -90,8 +91,17 @@ local function add_profile(sections, one)
     notes = table.move(tables.sums(found), 1, 9, left > 0 and 2 or 1, {left > 0 and ("and %d faster ops"):format(left) or nil})}
 end
 
+-- What the ranks of the script's cells need, where several train one
+local function add_ranks(sections, path, given)
+  local picture = ranks.picture(ranks.facts(load_script(path, given), given))
+  if not picture then return end
+  sections[#sections + 1] = {title = "What each rank has at its peak", picture = picture,
+    text = "As predicted. Ranks that need the same are one bar."}
+end
+
 local function add_script(sections, path, given)
   local experiment = load_script(path, given)
+  add_ranks(sections, path, given)
   local one = first_cell(experiment, given)
   if given.profile then add_profile(sections, one) end
   add_step(sections, step.facts(one), one.settings.framework == "pytorch" and "Eager PyTorch" or "memtide's step")

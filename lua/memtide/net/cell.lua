@@ -531,9 +531,9 @@ end
 -- The step of one of the compiled cell's trainings: lua/bind_step.c
 function cell.step(self, training) return util.must(training.program:step(conditions(self, self.memory))) end
 
--- The prediction of one rank's programs
-local function predict_rank(self, programs, limit)
-  local asked = conditions(self, limit)
+-- The prediction of a class of self.alike: of each of its ranks
+function cell.predict_rank(self, class, limit)
+  local asked, programs = conditions(self, limit), class.programs
   asked.allocator, asked.steps, asked.calls = self.values.allocator, self.warmup + self.steps, self.round and self.round.plan
   asked.with = table.move(programs, 2, #programs, 1, {})
   return with_names(self, util.must(programs[1]:predict(asked)))
@@ -545,7 +545,7 @@ end
 function cell.predict(self, limit)
   local most, sum = nil, 0
   for _, class in ipairs(self.alike) do
-    local found = predict_rank(self, class.programs, limit)
+    local found = cell.predict_rank(self, class, limit)
     found.rank, sum = class.rank, sum + class.count * cell.needs(found)
     if not found.fits then return found end
     if not most or cell.needs(found) > cell.needs(most) then most = found end
@@ -572,17 +572,18 @@ local function random_data(self, count)
   return parts[""] or data.zip(parts, self.network:inputs()[1].name)
 end
 
--- The loader of the cell's data; nil, message, code: it cannot be made.
+-- The loader of the cell's data, of several ranks that of self.rank; nil, message, code: it cannot be made.
 function cell.loader(self)
-  local v, whole = self.values, self.experiment.base
+  local v, whole, mesh = self.values, self.experiment.base, cell.mesh(self)
+  local rank = (self.rank or 0) // mesh.tensor % mesh.data -- along the axis "data"
   if iterator.is(v.data) then
     return v.data:open{prefetch = v.prefetch, inputs = self.network:inputs(), labels = nn.of_classes(v.loss),
-      targets = self.network:targets() * v.batch}
+      targets = self.network:targets() * v.batch, world = mesh.data, rank = rank}
   end
   local dataset, batch = v.data, built_batch(v)
   if not dataset then dataset = random_data(self, math.max(RANDOM_SAMPLES, batch)) end
   return data.open(dataset, {batch = batch, shuffle = whole.shuffle, drop_last = whole.drop_last or not v.data,
-    prefetch = v.prefetch, seed = self.seed})
+    prefetch = v.prefetch, seed = self.seed, world = mesh.data, rank = rank})
 end
 
 -- The steps of one network: step(i, last) -> loss, seconds, skipped; nil, message, code. And what is to be closed after them

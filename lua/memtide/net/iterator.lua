@@ -63,10 +63,20 @@ local function pack(self, one)
   return {x[""] or x, y, one[3]}
 end
 
+-- This rank's of the next batches, one for each rank: nobody but the iterator can skip those of others.
+local function take_own(self)
+  local own
+  for rank = 0, self.world - 1 do
+    local one = take(self)
+    if rank == self.rank then own = self.world > 1 and pack(self, one) or one end
+  end
+  return own
+end
+
 -- x, y, number of the batch
 function Batches:__call()
-  if self.prefetch == 0 then return table.unpack(take(self), 1, 3) end
-  while #self.ahead <= self.prefetch do self.ahead[#self.ahead + 1] = pack(self, take(self)) end
+  if self.prefetch == 0 then return table.unpack(take_own(self), 1, 3) end
+  while #self.ahead <= self.prefetch do self.ahead[#self.ahead + 1] = pack(self, take_own(self)) end
   return table.unpack(table.remove(self.ahead, 1), 1, 3)
 end
 
@@ -76,7 +86,7 @@ function Batches:close() self.ahead = {} end
 Batches.__close = Batches.close
 
 -- options: {prefetch = batches ahead, inputs = as network:inputs() gives them, labels = are targets labels?, targets = of
--- a micro-batch}
+-- a micro-batch, world = ranks that take batches in turns, rank = this one}
 function Iterator:open(options)
   local bytes = 4 * options.targets
   for _, input in ipairs(options.inputs) do
@@ -85,7 +95,7 @@ function Iterator:open(options)
     bytes = bytes + (input.bytes and 1 or 4) * n
   end
   local batches = setmetatable({source = self, prefetch = options.prefetch, inputs = options.inputs, bytes = bytes,
-    labels = options.labels, ahead = {}, taken = 0}, Batches)
+    labels = options.labels, world = options.world, rank = options.rank, ahead = {}, taken = 0}, Batches)
   start(batches)
   return batches
 end

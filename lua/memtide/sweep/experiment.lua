@@ -136,7 +136,8 @@ for _, name in ipairs{"lr", "learning_rate", "momentum", "weight_decay", "betas"
   INSTEAD[name] = '{"optimizer", {optim.Adam{...}, ...}}'
 end
 
--- The setting that may be meant by a name that nothing reads, for example batch by batch_size; nil: none.
+-- The setting that may be meant by a name that nothing reads, for example batch by batch_size; nil: none. An axis or key that
+-- memtide does not know is the script's own where a function reads it, however near it is to a setting.
 local function meant(name)
   if INSTEAD[name] then return INSTEAD[name] end
   local best = util.nearest(name, CASE)
@@ -145,12 +146,6 @@ local function meant(name)
     if inside and (not best or #key > #best) then best = key end
   end
   return best and '"' .. best .. '"'
-end
-
--- An axis or key that memtide does not know is the script's own; raises if it looks like a typing error.
-local function check_own(where, place, key)
-  local nearest = util.nearest(key, CASE)
-  if nearest then util.fail_at(where, '%s: unknown setting "%s"; did you mean "%s"?', place, key, nearest) end
 end
 
 -- Raises if the key belongs to the whole experiment, so that it cannot differ between cells.
@@ -185,7 +180,6 @@ function Experiment:axis_check(several)
   return function(where, place, key, value)
     local axis = place:match("^sweep%[%d+%]") or place
     if several and not seen[key] then check_of_cells(where, axis, key) end
-    if not seen[key] and not RULES[key] and not settings.known[key] and not self.options[key] then check_own(where, axis, key) end
     seen[key] = true
     return self:check_value(place, key, value, where)
   end
@@ -199,7 +193,6 @@ function Experiment:check_case(case, i, seen)
   for key, value in pairs(case) do
     if type(key) ~= "string" then util.fail_at(where, "%s: expected names, found %s", place, tostring(key)) end
     if key ~= "case" then check_of_cells(where, place, key) end
-    if key ~= "case" and not is_settable(key) and not self.options[key] then check_own(where, place, key) end
     out[key] = self:check_value(place, key, value)
   end
   out.case = out.case or ("case %d"):format(i)

@@ -42,22 +42,27 @@ local function give_up(comm, found)
   comm:abort(1)
 end
 
--- Raises unless all ranks have the same text.
-local function same_everywhere(comm, what, text)
+-- Raises unless all ranks have the same text, and the worker that has started them.
+local function same_everywhere(comm, what, text, worker)
   for k, other in ipairs(util.must(comm:gather(text))) do
     if other ~= text then error(("%s: rank %d has %s, rank %d has %s"):format(what, comm:rank(), text, k - 1, other), 0) end
+  end
+  if worker ~= text then
+    error(("%s: the ranks have %s, what has started them has %s"):format(what, text, tostring(worker)), 0)
   end
 end
 
 local function set_up(comm, message)
   local setup = message.setup
+  same_everywhere(comm, "version", core.version, message.version)
+  local _, world = comm:rank()
+  same_everywhere(comm, "world", tostring(world), tostring(message.world))
   if setup.safe then safe.on() end
-  same_everywhere(comm, "version", core.version)
   local experiment = script.load_experiment(setup.path, setup.args, setup.text)
   local self = selection.new(experiment, setup.purpose, setup.options):cell(message.k)
   self.values.device, self.values.batch, self.rank = message.device, message.batch, comm:rank()
   cell.build(self)
-  same_everywhere(comm, "cell", cell.id(self, setup.purpose))
+  same_everywhere(comm, "cell", cell.id(self, setup.purpose), message.id)
   local mesh = cell.mesh(self)
   self.values.device = util.must(comm:device(message.device))
   util.must(comm:attach(cell.device(self.values.device), mesh.data, mesh.tensor, mesh.pipeline))

@@ -51,7 +51,8 @@ local function measure(self, cells, k, tell)
   if world == 1 then return cell.run(self, progress) end
   if not cells.setup then error(util.failure("world: ranks are started by a worker process", "unsupported"), 0) end
   tell.note("starting ranks")
-  return ranks.run(world, {setup = cells.setup, k = k, device = self.values.device, batch = self.values.batch}, tell.note)
+  return ranks.run(world, {setup = cells.setup, k = k, device = self.values.device, batch = self.values.batch, world = world,
+    version = core.version, id = cell.id(self, cells.purpose)}, tell.note)
 end
 
 local function compute(self, cells, request, tell)
