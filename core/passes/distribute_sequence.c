@@ -11,6 +11,8 @@
  * A tensor (N, T, D) is divided along T. Ops are reached from the last products, through tensors that they share. What such an
  * op reads that is whole on all ranks it takes its slice of; what reads a slice and is no such op, gathers it. Each rank makes a
  * term of the gradients of the parameters of such ops (pass reduce_gradients). */
+#include <string.h>
+
 #include "distribute_split.h"
 
 enum { STEPS = 1, RANK = 3 }; /* the sequence's axis, of so many */

@@ -186,7 +186,7 @@ static void test_faults(void) {
                                              "the device is gone"};
     for (int fault = 0; fault < FAULTS; fault++) {
         DeviceTable table = *cpu->table;
-        Faulty f = {{&table}, (Fault)fault, 0};
+        Faulty f = {.base = {.table = &table}, .fault = (Fault)fault};
         table.run = faulty_run;
         table.prepare = faulty_prepare;
         table.trim = faulty_trim;

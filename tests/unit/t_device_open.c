@@ -76,7 +76,7 @@ static int model_join(Device *d, MeshAxis axis, Comm *comm, Err *e) {
 static void test_join(void) {
     static const DeviceTable plain = {.kind = "plain"}, joining = {.kind = "joining", .join = model_join};
     Device one = {.table = &plain}, two = {.table = &joining}, three = {.table = &joining};
-    Comm first = {NULL, 0, 2}, second = {NULL, 1, 2};
+    Comm first = {.rank = 0, .world = 2}, second = {.rank = 1, .world = 2};
     Err e = {0, ""};
     ok(device_join(&one, MESH_DATA, &second, &e) == OK && one.comm[MESH_DATA] == &second && !one.comm[MESH_TENSOR],
        "a device that needs nothing else has its ranks");
