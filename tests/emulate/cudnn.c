@@ -216,6 +216,7 @@ static void step_run(Task *task, const Step *s) {
         dtype_store(s->out.type, to, at, (float)out[i]);
         out[i] = dtype_load(s->out.type, to, at);
     }
+    if (!s->out.inside) shadow_wrote(v->data, (size_t)count_of(&s->out) * dtype_size(s->out.type));
 }
 
 static void task_run(void *of) {
@@ -246,5 +247,5 @@ int plan_run(CudaDevice *c, Node plan, int n, const int64_t *id, void *const *da
         if (!code && s->b.id) code = task_add(&task, &s->b, n, id, data, e);
         if (!code) code = task_add(&task, &s->out, n, id, data, e);
     }
-    return code ? code : cuda_check(c, emulate_launch(&config, task_run, &task, sizeof task), "a graph", e);
+    return code ? code : cuda_check(c, emulate_launch(&config, NULL, task_run, &task, sizeof task), "a graph", e);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "emulate.h"
+#include "shadow/shadow.h"
 #include "base/mem.h"
 
 enum { EACH = 256, MOST = 8 };
@@ -97,6 +98,7 @@ static void row_compute(const GemmCall *c, int64_t i) {
         const size_t to = (size_t)(c->index * g->d_step + i * stride + j);
         if (c->add) sum += dtype_load(g->out, c->d, to);
         dtype_store(g->out, c->d, to, (float)sum);
+        shadow_wrote((char *)c->d + to * dtype_size(g->out), dtype_size(g->out));
     }
 }
 
@@ -111,11 +113,12 @@ static void compute(void *args) {
             for (int64_t l = 0; c.g.epilogue == GEMM_SUM_A && l < c.g.k; l++) sum += a_at(&c, i, l);
             if (c.g.epilogue == GEMM_SUM_A) dtype_store(c.g.out, c.vector, (size_t)i, (float)sum);
         }
+    if (c.g.epilogue == GEMM_SUM_A) shadow_wrote(c.vector, (size_t)c.g.m * dtype_size(c.g.out));
 }
 
 static int enqueue(CudaDevice *c, GemmCall *call, Err *e) {
     cudaLaunchConfig_t config = {.gridDim = {1, 1, 1}, .blockDim = {1, 1, 1}, .stream = c->stream};
-    return cuda_check(c, emulate_launch(&config, compute, call, sizeof *call), "a product", e);
+    return cuda_check(c, emulate_launch(&config, NULL, compute, call, sizeof *call), "a product", e);
 }
 
 int gemm_run(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *vector, void *d, void *workspace, Err *e) {
