@@ -59,6 +59,7 @@ template <int STATES, int EACH> static __global__ void __launch_bounds__(ELEMENT
                 most[k] = most[k] < magnitude ? magnitude : most[k];
             }
         }
+        __syncwarp(); /* all lanes have read the old scales: a shuffle alone does not say so */
         UNROLLED(3)
         for (int k = 0; k < STATES; k++) {
             const float next = quant8_scale(warp_most(most[k])), inverse = 1.0f / next;

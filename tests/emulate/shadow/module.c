@@ -59,7 +59,9 @@ static void read_symbols(const char *file, size_t bytes) {
         const char *names = file + section[section[i].sh_link].sh_offset;
         for (size_t k = 0; k < section[i].sh_size / sizeof *symbol; k++) {
             const int type = ELF64_ST_TYPE(symbol[k].st_info);
-            const ShadowSymbol s = {symbol[k].st_value, symbol[k].st_size, names + symbol[k].st_name};
+            const char *name = names + symbol[k].st_name;
+            const ShadowKind kind = strstr(name, "emulate_room_") ? SHADOW_ROOM : strncmp(name, "_ZGV", 4) ? SHADOW_ARRAY : SHADOW_GUARD;
+            const ShadowSymbol s = {symbol[k].st_value, symbol[k].st_size, name, kind};
             if (!s.bytes || symbol[k].st_shndx == SHN_UNDEF) continue;
             if (type == STT_TLS) add(&module.array, &module.arrays, s);
             if (type == STT_FUNC) add(&module.function, &module.functions, s);

@@ -44,6 +44,7 @@ static struct {
     Mark begin, block_begin;    /* the first mark of the launch; of the block */
     uint32_t block, barrier, sync[EMULATE_BLOCK_MAX / EMULATE_WARP];
     Mark mark[EMULATE_BLOCK_MAX]; /* of each thread; 0: it has touched nothing since it last waited */
+    const ShadowSymbol *last_array;
     bool *array_used;           /* by the launch */
     size_t shared_used;
 } s = {.begin = FIRST};
@@ -299,7 +300,7 @@ static void cell_write(Cell *c, Mark now, Mark since, uintptr_t at, const void *
 
 typedef enum Access { READ, WRITE, ATOMIC } Access;
 
-static bool is_local(uintptr_t at, const void *pc) {
+static inline bool is_local(uintptr_t at, const void *pc) {
     const uintptr_t here = (uintptr_t)__builtin_frame_address(0);
     const bool plain = here < s.stacks || here >= s.stacks_end; /* threads are plain calls */
     if (at >= s.stacks && at < s.stacks_end) {
@@ -312,9 +313,10 @@ static bool is_local(uintptr_t at, const void *pc) {
 /* false: it is not the kernel's */
 static bool touch_shared(uintptr_t at, size_t bytes, const void *pc) {
     const ShadowModule *m = shadow_module();
-    const ShadowSymbol *a = shadow_find(m->array, m->arrays, at - s.shared.begin);
-    if (!a || strstr(a->name, "emulate_room_")) fault(pc, "out of bounds: touches shared memory that belongs to no array");
-    if (!strncmp(a->name, "_ZGV", 4)) return false; /* says whether C++ has initialised an array */
+    const ShadowSymbol *a = s.last_array;
+    if (!a || at - s.shared.begin - a->at >= a->bytes) a = s.last_array = shadow_find(m->array, m->arrays, at - s.shared.begin);
+    if (!a || a->kind == SHADOW_ROOM) fault(pc, "out of bounds: touches shared memory that belongs to no array");
+    if (a->kind == SHADOW_GUARD) return false;
     if (bytes > a->at + a->bytes - (at - s.shared.begin))
         fault(pc, "out of bounds: touches %zu bytes at %s, which has %zu", bytes, place_name(at), a->bytes);
     if (s.array_used[a - m->array]) return true;

@@ -19,7 +19,9 @@ extern "C" {
 
 /* ---- module.c: the program or library that kernels and emulator are in */
 
-typedef struct ShadowSymbol { uintptr_t at; size_t bytes; const char *name; } ShadowSymbol; /* of shared memory: at in it */
+/* ROOM: between two arrays; GUARD: C++'s own, which says whether an array is initialised */
+typedef enum ShadowKind { SHADOW_ARRAY, SHADOW_ROOM, SHADOW_GUARD } ShadowKind;
+typedef struct ShadowSymbol { uintptr_t at; size_t bytes; const char *name; ShadowKind kind; } ShadowSymbol; /* of shared memory: at in it */
 
 typedef struct ShadowModule {
     uintptr_t base, begin, end; /* where it was loaded; all of its variables and code */
