@@ -211,6 +211,10 @@ $(BUILD)/tests/unit/t_bench: $(BUILD)/kernels/cuda/bench.o
 shadow: all $(C_TESTS) $(EMULATED_PLUGIN) ## slow: own kernels at every shape, in SEEDS random orders, under the emulated GPU's shadow memory
 	$(Q)SAMPLE=0 SEEDS="$(or $(SEEDS),- 1 2)" BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/emulate/shadow.sh
 
+cuda-count: $(BUILD)/tests/emulate/t_count ## what own kernels move, against the least; with nvcc their registers, too (slow)
+	$(Q)$< | sed -n 's/^# |/|/p'
+	$(Q)$(if $(NVCC),echo && NVCC=$(NVCC) ARCH=$(lastword $(CUDA_ARCHS)) sh tests/cuda/registers.sh)
+
 cuda-test: $(CUDA_TESTS) ## tests of cuDNN's plans for a GPU that is not here, and of the files that keep them
 	$(Q)$(if $(CUDA_LACK),echo "cuda-test: skipped: $(CUDA_LACK)",prove --exec tests/run $(PROVE) $^)
 
@@ -259,8 +263,10 @@ $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
 
 # tests that call functions inside the plugin
-INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_linear t_conv_ways)
+INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_count t_linear t_conv_ways)
 $(BUILD)/tests/emulate/t_bias: $(BUILD)/emulate/tests/emulate/t_bias.o
+$(BUILD)/emulate/tests/emulate/t_count.o: private EMULATE += $(if $(SHADOW),-DSHADOW)
+$(BUILD)/tests/emulate/t_count: $(BUILD)/emulate/tests/emulate/t_count.o
 $(BUILD)/tests/emulate/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
 $(BUILD)/tests/emulate/t_conv_ways: $(BUILD)/emulate/tests/cuda/t_conv_ways.o
 $(INSIDE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
@@ -330,7 +336,7 @@ deps deps-dev:
 
 # kernels and the emulated CUDA that runs them
 $(addprefix $(BUILD)/tests/emulate/,t_emulate t_shadow): $(BUILD)/tests/emulate/%: $(BUILD)/emulate/tests/emulate/%.cu.o \
-    $(patsubst %,$(BUILD)/emulate/tests/emulate/%.o,grid runtime stream shadow/shadow shadow/module)
+    $(patsubst %,$(BUILD)/emulate/tests/emulate/%.o,grid runtime stream shadow/shadow shadow/module shadow/count)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ $(EXTRA)
 
@@ -528,7 +534,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated shadow test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated shadow cuda-count test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)

@@ -341,6 +341,7 @@ static void touch(const void *p, size_t bytes, Access how, bool aligned, const v
     if (bytes > r->end - at) fault(pc, "out of bounds: %zu bytes at %s", bytes, place_name(at));
     if (!shared) check_operand(at, bytes, how != READ, pc);
     else if (!touch_shared(at, bytes, pc)) return;
+    shadow_count(pc, s.now, at, bytes, how != READ, shared);
     const Mark now = mark_now(how == ATOMIC), since = shared ? s.block_begin : s.begin, least = shared ? s.block_begin : BEFORE;
     Cell *c = &r->cell[at - r->begin];
     for (size_t i = 0; i < bytes; i++) {
@@ -370,6 +371,7 @@ void shadow_begin(const void *kernel, unsigned operands, const void *args, size_
     s.shared_used = 0;
     if (s.array_used) memset(s.array_used, 0, (size_t)m->arrays * sizeof *s.array_used);
     s.watching = true;
+    shadow_count_launch();
 }
 
 /* Marks of a launch that is over are below the next one's. Before they run out, all begins anew. */
@@ -377,6 +379,7 @@ void shadow_end(void) {
     if (!s.watching) return;
     s.watching = false;
     s.kernel = NULL;
+    shadow_count_block();
     s.begin += (Mark)(2 * s.whens);
     s.whens = 0;
     if (s.begin < UINT32_MAX / 2) return;
@@ -389,6 +392,7 @@ void shadow_end(void) {
 
 void shadow_block(unsigned threads) {
     if (!s.watching) return;
+    shadow_count_block();
     memset(s.mark, 0, threads * sizeof *s.mark);
     memset(s.sync, 0, sizeof s.sync);
     s.barrier = 0;

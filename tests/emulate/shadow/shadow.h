@@ -76,6 +76,17 @@ size_t shadow_written(const void *p, size_t bytes);
 /* Ends the program as an access does. */
 void shadow_die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
+/* ---- count.c */
+
+/* read, written: bytes of device memory, in whole sectors; turns of shared memory, and the fewest for its requests */
+typedef struct ShadowCounts { uint64_t launches, requests, read, written, turns, least_turns; } ShadowCounts;
+
+void shadow_count_from_here(void); /* from now on all launches are counted */
+ShadowCounts shadow_counted(void);
+void shadow_count_launch(void);
+void shadow_count(const void *pc, unsigned thread, uintptr_t at, size_t bytes, bool write, bool shared);
+void shadow_count_block(void);     /* a block is over */
+
 /* ---- called by kernels (emulate_kernel.h) */
 
 void emulate_copy(void *to, const void *from, size_t bytes, const void *pc); /* of a vector; pc: for messages */
