@@ -12,7 +12,7 @@ for file; do
     "$NVCC" -std=c++17 -O3 --fmad=false -arch="sm_$ARCH" -cubin -Xptxas -v -Icore -o "$work/x.cubin" "$file" 2>"$work/log" ||
         { cat "$work/log" >&2; exit 1; }
     c++filt <"$work/log" | awk -v file="$(basename "$file")" '
-        /Function properties for/ { name = $0; sub(/.*Function properties for /, "", name); sub(/^void /, "", name); sub(/\(.*/, "", name) }
+        /Function properties for/ { name = $0; sub(/.*Function properties for /, "", name); sub(/^void /, "", name); sub(/[<(].*/, "", name) }
         /bytes spill stores/ { spill = $0; sub(/.*frame, /, "", spill); sub(/ bytes spill.*/, "", spill) }
         /Used [0-9]+ registers/ {
             n++

@@ -12,6 +12,7 @@
 #include "libraries.h"
 #include "plan_cache.h"
 #include "reference/ref_conv.h"
+#include "shadow/shadow.h"
 
 enum { TENSORS = 3 * GRAPH_OPS, MOST = 1 << 10 /* bytes of workspace */ };
 

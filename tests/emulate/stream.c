@@ -2,6 +2,7 @@
 #include "runtime.h"
 #include "shadow/shadow.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -299,6 +300,16 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, void *nodes, size_t *count) {
     return cudaSuccess;
 }
 
+static void note_nodes(const Tasks *tasks) {
+    const char *path = getenv("EMULATE_NODES");
+    FILE *f = path ? fopen(path, "a") : NULL;
+    size_t nodes = 0;
+    if (!f) return;
+    for (const Task *t = tasks->first; t; t = t->next) nodes++;
+    fprintf(f, "%zu\n", nodes);
+    fclose(f);
+}
+
 /* The tasks move to the executable graph: a graph is instantiated once only. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) {
     (void)flags;
@@ -306,6 +317,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
     *out = calloc(1, sizeof **out);
     if (!*out) return emulate_give(cudaErrorUnknown);
     (*out)->tasks = graph->tasks;
+    note_nodes(&graph->tasks);
     graph->tasks = (Tasks){NULL, NULL};
     return cudaSuccess;
 }
