@@ -229,7 +229,7 @@ EMULATED_OBJ = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/emula
 EMULATED_DEVICE = $(BUILD)/emulate/memtide_cuda.so
 EMULATED_NCCL = $(BUILD)/emulate/libnccl.so.2
 EMULATED_PLUGIN = $(EMULATED_DEVICE) $(EMULATED_NCCL)
-EMULATE = -Itests/emulate -Ikernels/cuda -Icore -Itests
+EMULATE = -Itests/emulate -Ikernels/cuda -Icore -Itests $(if $(SHADOW),-DSHADOW)
 # Kernels tell the emulator of each access to memory (tests/emulate/shadow/): the thread sanitizer's instrumentation without its
 # library. Builds for other sanitizers have it not.
 SHADOW = $(if $(findstring -fsanitize,$(EXTRA)),,-fsanitize=thread,bounds --param tsan-instrument-func-entry-exit=0)
@@ -265,7 +265,6 @@ $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 # tests that call functions inside the plugin
 INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_count t_linear t_conv_ways)
 $(BUILD)/tests/emulate/t_bias: $(BUILD)/emulate/tests/emulate/t_bias.o
-$(BUILD)/emulate/tests/emulate/t_count.o: private EMULATE += $(if $(SHADOW),-DSHADOW)
 $(BUILD)/tests/emulate/t_count: $(BUILD)/emulate/tests/emulate/t_count.o
 $(BUILD)/tests/emulate/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
 $(BUILD)/tests/emulate/t_conv_ways: $(BUILD)/emulate/tests/cuda/t_conv_ways.o

@@ -57,7 +57,11 @@ static void *must(void *p) {
 
 bool shadow_on(void) {
     static int on = -1;
+#ifdef SHADOW
     if (on < 0) on = emulate_flag("EMULATE_SHADOW");
+#else
+    on = false; /* kernels are built without instrumentation */
+#endif
     return on;
 }
 
