@@ -92,7 +92,6 @@ const ShadowSymbol *shadow_find(const ShadowSymbol *sorted, int n, uintptr_t at)
         if (sorted[middle].at <= at) low = middle + 1;
         else high = middle;
     }
-    while (low > 0 && at - sorted[low - 1].at >= sorted[low - 1].bytes && sorted[low - 1].bytes == 0) low--;
     return low > 0 && at - sorted[low - 1].at < sorted[low - 1].bytes ? &sorted[low - 1] : NULL;
 }
 

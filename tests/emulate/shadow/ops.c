@@ -20,10 +20,11 @@ static size_t bytes_of(const View *v, const OperandInfo *info) {
     return strcmp(info->name, "state") ? (size_t)v->count * dtype_size(v->dtype) : sizeof(StepState);
 }
 
-/* An output that is made anew */
+/* An output that is made anew, and not in the storage of an input */
 static bool is_new(const KArgs *a, int k) {
-    const View *v = &a->out[k];
-    return v->count && !op_info(a->kind)->out[k].updated && !(op_info(a->kind)->inplace >= 0 && v->data == a->in[op_info(a->kind)->inplace].data);
+    const OpInfo *info = op_info(a->kind);
+    const bool inplace = info->inplace >= 0 && a->out[k].data == a->in[info->inplace].data;
+    return a->out[k].count && !info->out[k].updated && !inplace;
 }
 
 /* What is enqueued before and after an op's kernels */
@@ -56,7 +57,7 @@ static int run(Device *d, const KArgs *a, Err *e) {
         if (code) return code;
         n = 0;
     }
-    if (n + OP_IN + OP_OUT + 1 > MOST) n = 0;
+    if (n + OP_IN + OP_OUT + 1 > MOST) shadow_die(" op %s: updates of more than %d operands wait", info->name, MOST);
     for (int k = 0; k < info->n_in + info->n_out; k++) {
         const bool in = k < info->n_in;
         const View *v = in ? &a->in[k] : &a->out[k - info->n_in];
