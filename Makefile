@@ -44,7 +44,7 @@ LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) $(ONCE)) $(ISAS:%=$(BUILD)/kernels
 LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
 C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/device/*.c tests/emulate/t_*.c)) \
-    $(addprefix $(BUILD)/tests/emulate/,t_emulate t_linear t_conv_ways)
+    $(addprefix $(BUILD)/tests/emulate/,t_emulate t_shadow t_linear t_conv_ways)
 MPI_TESTS = $(if $(MPICC),$(addprefix $(BUILD)/tests/mpi/,t_comm memtide_mpi.so))
 UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 # One more than README's two processors: some tests wait for clocks and signals most of their time.
@@ -53,7 +53,7 @@ PROVE  ?= -j3
 LONG    = tests/lua/t_docs.lua tests/cli/usage.sh $(addprefix $(BUILD)/tests/device/,t_kernels t_sequence t_device t_onednn) \
     tests/cli/workers.sh tests/cli/screen.sh tests/cli/package.sh $(BUILD)/tests/unit/t_checkpoint_budget tests/lua/t_fit.lua \
     tests/cli/profile.sh tests/cli/safe.sh tests/cli/deaths.sh
-ALL_TESTS = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh tests/mpi/*.sh)
+ALL_TESTS = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh tests/emulate/*.sh tests/mpi/*.sh)
 TESTS   = $(filter $(ALL_TESTS),$(LONG)) $(filter-out $(LONG),$(ALL_TESTS))
 # Tests for which threads matter run a second time with all threads: one test at a time, because two programs whose
 # threads wait for each other on the same processors take twenty times as long. The emulated GPU's kernels have no threads:
@@ -208,6 +208,13 @@ $(BUILD)/tests/cuda/t_nccl: $(BUILD)/tests/cuda/t_nccl.o $(BUILD)/kernels/cuda/n
 
 $(BUILD)/tests/unit/t_bench: $(BUILD)/kernels/cuda/bench.o
 
+shadow: all $(C_TESTS) $(EMULATED_PLUGIN) ## slow: own kernels at every shape, in SEEDS random orders, under the emulated GPU's shadow memory
+	$(Q)SAMPLE=0 SEEDS="$(or $(SEEDS),- 1 2)" BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/emulate/shadow.sh
+
+cuda-count: $(BUILD)/tests/emulate/t_count ## what own kernels move, against the least; with nvcc their registers, too (slow)
+	$(Q)$< | sed -n 's/^# |/|/p'
+	$(Q)$(if $(NVCC),echo && NVCC=$(NVCC) ARCH=$(lastword $(CUDA_ARCHS)) sh tests/cuda/registers.sh)
+
 cuda-test: $(CUDA_TESTS) ## tests of cuDNN's plans for a GPU that is not here, and of the files that keep them
 	$(Q)$(if $(CUDA_LACK),echo "cuda-test: skipped: $(CUDA_LACK)",prove --exec tests/run $(PROVE) $^)
 
@@ -217,12 +224,15 @@ $(BUILD)/devices/%: kernels/cuda/devices/%
 # The same device with tests/emulate/ instead of CUDA, for machines without a GPU. Files that need NVIDIA's libraries are
 # left out; tests/emulate/ replaces them.
 LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_device.c cudnn_graph.c engines.c plan_cache.c gemm.c)
-EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(filter-out tests/emulate/t_% %/nccl.c,$(wildcard tests/emulate/*.c))
+EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(filter-out tests/emulate/t_% %/nccl.c,$(wildcard tests/emulate/*.c tests/emulate/shadow/*.c))
 EMULATED_OBJ = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/emulate/%.o)
 EMULATED_DEVICE = $(BUILD)/emulate/memtide_cuda.so
 EMULATED_NCCL = $(BUILD)/emulate/libnccl.so.2
 EMULATED_PLUGIN = $(EMULATED_DEVICE) $(EMULATED_NCCL)
-EMULATE = -Itests/emulate -Ikernels/cuda -Icore -Itests
+EMULATE = -Itests/emulate -Ikernels/cuda -Icore -Itests $(if $(SHADOW),-DSHADOW)
+# Kernels tell the emulator of each access to memory (tests/emulate/shadow/): the thread sanitizer's instrumentation without its
+# library. Builds for other sanitizers have it not.
+SHADOW = $(if $(findstring -fsanitize,$(EXTRA)),,-fsanitize=thread,bounds --param tsan-instrument-func-entry-exit=0)
 
 $(BUILD)/emulate/%.o: %.c
 	@mkdir -p $(@D)
@@ -233,8 +243,11 @@ $(BUILD)/emulate/%.o: %.c
 $(BUILD)/emulate/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  CXX  $< (emulated)"
-	$(Q)$(CXX) $(CFLAGS) -O2 $(EMULATE) -x c++ -std=c++17 -D_GNU_SOURCE -fPIC -ffp-contract=off -fno-math-errno \
+	$(Q)$(CXX) $(CFLAGS) -O2 $(SHADOW) $(EMULATE) -x c++ -std=c++17 -D_GNU_SOURCE -fPIC -ffp-contract=off -fno-math-errno \
 	    $(CXXWARN) -MMD -MP $(EXTRA) -c -o $@ $<
+
+# The shadow memory stands between the plugin's entry and the device.
+$(BUILD)/emulate/kernels/cuda/plugin.o: private EMULATE += -Dcuda_open=emulated_open
 
 $(EMULATED_DEVICE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE) tests/emulate/exports.map \
     $(DEVICES:kernels/cuda/%=$(BUILD)/emulate/%)
@@ -250,8 +263,9 @@ $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
 
 # tests that call functions inside the plugin
-INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_linear t_conv_ways)
+INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_count t_linear t_conv_ways)
 $(BUILD)/tests/emulate/t_bias: $(BUILD)/emulate/tests/emulate/t_bias.o
+$(BUILD)/tests/emulate/t_count: $(BUILD)/emulate/tests/emulate/t_count.o
 $(BUILD)/tests/emulate/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
 $(BUILD)/tests/emulate/t_conv_ways: $(BUILD)/emulate/tests/cuda/t_conv_ways.o
 $(INSIDE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
@@ -319,12 +333,11 @@ deps deps-dev:
 	    sudo apt-get update -q && sudo apt-get install -qy --no-install-recommends $$missing; \
 	else echo "as root: apt-get install $$missing"; exit 1; fi
 
-# kernels and the emulated CUDA that runs them, compiled as C++
-$(BUILD)/tests/emulate/t_emulate: tests/emulate/t_emulate.cu $(patsubst %,$(BUILD)/tests/emulate/%.o,grid runtime stream)
+# kernels and the emulated CUDA that runs them
+$(addprefix $(BUILD)/tests/emulate/,t_emulate t_shadow): $(BUILD)/tests/emulate/%: $(BUILD)/emulate/tests/emulate/%.cu.o \
+    $(patsubst %,$(BUILD)/emulate/tests/emulate/%.o,grid runtime stream shadow/shadow shadow/module shadow/count)
 	@mkdir -p $(@D)
-	@echo "  CXX  $<"
-	$(Q)$(CXX) $(CFLAGS) -x c++ -std=c++17 -D_GNU_SOURCE -Wall -Wextra -Wshadow -MMD -MP -MF $@.d -Itests/emulate -Itests \
-	    -o $@ $< -x none $(filter %.o,$^) $(EXTRA)
+	$(Q)$(CXX) $(CFLAGS) -o $@ $^ $(EXTRA)
 
 SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 SANITIZED = BUILD=build/asan CFLAGS="-O1 -g" NVCC= EXTRA="$(SANITIZE)"
@@ -520,7 +533,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated shadow cuda-count test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)

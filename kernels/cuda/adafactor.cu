@@ -163,7 +163,10 @@ static __global__ void __launch_bounds__(ELEMENT_THREADS) size_finish(Job j, int
 static __global__ void __launch_bounds__(ELEMENT_THREADS) apply_kernel(Job j) {
     __shared__ OptimStep step;
     if (j.state->overflow) return;
-    if (threadIdx.x == 0) step = step_of(j);
+    if (threadIdx.x == 0) {
+        const OptimStep now = step_of(j);
+        step = now;
+    }
     __syncthreads();
     const float keep = 1.0f - step.rule.lr * step.rule.weight_decay, rate = j.scalars->rate;
     const int64_t stride = (int64_t)gridDim.x * blockDim.x;

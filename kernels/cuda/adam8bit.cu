@@ -41,7 +41,10 @@ template <int STATES, int EACH> static __global__ void __launch_bounds__(ELEMENT
     const int64_t warps = (int64_t)gridDim.x * (ELEMENT_THREADS / WARP);
     __shared__ OptimStep step;
     if (j.state->overflow) return;
-    if (threadIdx.x == 0) step = optim_step(&j.rule, j.state, j.lr, j.square);
+    if (threadIdx.x == 0) {
+        const OptimStep now = optim_step(&j.rule, j.state, j.lr, j.square);
+        step = now;
+    }
     __syncthreads();
     for (int64_t b = blockIdx.x * (ELEMENT_THREADS / WARP) + threadIdx.x / WARP; b < j.blocks; b += warps) {
         float own[EACH][STATES], scale[STATES];
@@ -56,6 +59,7 @@ template <int STATES, int EACH> static __global__ void __launch_bounds__(ELEMENT
                 most[k] = most[k] < magnitude ? magnitude : most[k];
             }
         }
+        __syncwarp(); /* all lanes have read the old scales: a shuffle alone does not say so */
         UNROLLED(3)
         for (int k = 0; k < STATES; k++) {
             const float next = quant8_scale(warp_most(most[k])), inverse = 1.0f / next;

@@ -51,8 +51,9 @@ static __global__ void __launch_bounds__(THREADS) formula_kernel(const __grid_co
     __shared__ OptimStep step;
     if (u.state && u.state->overflow) return;
     if (threadIdx.x == 0) {
-        step = optim_step(&u.rule, u.state, u.lr, u.square);
-        formula_numbers(&u.f, &step, number);
+        const OptimStep now = optim_step(&u.rule, u.state, u.lr, u.square);
+        step = now;
+        formula_numbers(&u.f, &now, number);
     }
     __syncthreads();
     const int64_t stride = (int64_t)gridDim.x * THREADS * 4;

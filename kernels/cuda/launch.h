@@ -3,7 +3,8 @@
  *
  * Device code that both take: static __shared__ arrays; __syncthreads, __syncwarp, shuffles and votes (all threads of
  * the block, or of the mask, must call them; if any thread of a block does, its thread 0 must, too); atomics on whole
- * numbers. */
+ * numbers. A structure that a function returns goes to shared or global memory by way of a variable of the thread: else the
+ * shadow memory (tests/emulate/shadow/shadow.h) may not see that it is written. */
 #ifndef MT_LAUNCH_H
 #define MT_LAUNCH_H
 

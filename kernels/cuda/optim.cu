@@ -44,7 +44,7 @@ static __device__ void grad_check_at(const Update &u, const UpdateTensor &t, con
     bool bad = false;
     lanes_load<N>((DType)t.g_type, t.g, i, g);
     for (int n = 0; n < N; n++) bad |= (f32_bits(g[n]) & 0x7f800000u) == 0x7f800000u;
-    if (bad) u.state->overflow = 1; /* threads may all write it: they write the same */
+    if (bad) atomicExch(&u.state->overflow, 1); /* many threads may find one */
 }
 
 template <int N, OptimFn *value>
@@ -85,7 +85,10 @@ template <int KIND, AtFn *at1, AtFn *at4>
 static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ Update u) {
     __shared__ OptimStep step;
     if (KIND != OP_grad_check && u.state && u.state->overflow) return;
-    if (KIND != OP_grad_check && threadIdx.x == 0) step = optim_step(&u.rule, u.state, u.lr, u.square);
+    if (KIND != OP_grad_check && threadIdx.x == 0) {
+        const OptimStep now = optim_step(&u.rule, u.state, u.lr, u.square);
+        step = now;
+    }
     __syncthreads();
     for (int chunk = (int)blockIdx.x; chunk < u.chunks; chunk += (int)gridDim.x) {
         const UpdateTensor &t = u.tensor[tensor_of(u, chunk)];

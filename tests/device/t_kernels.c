@@ -9,6 +9,7 @@
 #include "each_device.h"
 #include "kernel_cases.h"
 #include "on_device.h"
+#include "sample.h"
 #include "reference/reference.h"
 #include "tap.h"
 #include "math/quantized.h"
@@ -519,18 +520,26 @@ static void test_conversions(Device *d) {
 
 static void test_device(Device *device) {
     static const DType types[] = {DT_F32, DT_BF16, DT_F16};
-    for (size_t i = 0; i < ARRAY_LEN(op_tests); i++)
+    for (size_t i = 0; i < ARRAY_LEN(op_tests); i++) {
+        struct { const Case *c; DType f, g; } run[ARRAY_LEN(cases) * 9];
+        size_t n = 0;
         for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
             bool both = strchr(op_tests[i].in, 'g') || strchr(op_tests[i].out, 'g');
             if (cases[k].kind != op_tests[i].kind) continue;
             for (size_t f = 0; f < ARRAY_LEN(types); f++)
                 for (size_t g = 0; g < (both ? ARRAY_LEN(types) : 1); g++)
-                    if (f == g || types[f] == DT_F32 || types[g] == DT_F32)
-                        case_run(device, &op_tests[i], &cases[k], types[f], types[g]);
+                    if (f == g || types[f] == DT_F32 || types[g] == DT_F32) {
+                        run[n].c = &cases[k];
+                        run[n].f = types[f];
+                        run[n++].g = types[g];
+                    }
         }
+        for (size_t k = 0; k < n; k++)
+            if (sampled(k, n)) case_run(device, &op_tests[i], run[k].c, run[k].f, run[k].g);
+    }
     test_special_values(device);
     test_ignored(device);
-    test_conversions(device);
+    if (!sample_most()) test_conversions(device);
 }
 
 /* An op has a twin, cases and this test, or a test of its own: those of several ranks have t_ranks and t_nccl. */

@@ -7,6 +7,9 @@
  *   EMULATE_FAIL=NAME:N:CODE[:DEVICE]  the N-th call of the function NAME (while that device is current) gives error
  *                             CODE; 700 to 719 break what the process has on devices for good
  *   EMULATE_REVERSE=1         blocks and threads run last to first
+ *   EMULATE_SEED=N            blocks, warps and threads run in a random order, another one in each launch
+ *   EMULATE_SHADOW=1          the shadow memory ends the program at the first fault of a kernel (shadow/shadow.h)
+ *   EMULATE_NODES=FILE        the number of nodes of each graph that is made is added to the file, a line each
  *   EMULATE_LAUNCH=MS         a launch takes so many milliseconds more, as events measure it */
 #ifndef EMULATE_CUDA_RUNTIME_H
 #define EMULATE_CUDA_RUNTIME_H

@@ -12,6 +12,7 @@
 #include "libraries.h"
 #include "plan_cache.h"
 #include "reference/ref_conv.h"
+#include "shadow/shadow.h"
 
 enum { TENSORS = 3 * GRAPH_OPS, MOST = 1 << 10 /* bytes of workspace */ };
 
@@ -216,6 +217,7 @@ static void step_run(Task *task, const Step *s) {
         dtype_store(s->out.type, to, at, (float)out[i]);
         out[i] = dtype_load(s->out.type, to, at);
     }
+    if (!s->out.inside) shadow_wrote(v->data, (size_t)count_of(&s->out) * dtype_size(s->out.type));
 }
 
 static void task_run(void *of) {
@@ -246,5 +248,5 @@ int plan_run(CudaDevice *c, Node plan, int n, const int64_t *id, void *const *da
         if (!code && s->b.id) code = task_add(&task, &s->b, n, id, data, e);
         if (!code) code = task_add(&task, &s->out, n, id, data, e);
     }
-    return code ? code : cuda_check(c, emulate_launch(&config, task_run, &task, sizeof task), "a graph", e);
+    return code ? code : cuda_check(c, emulate_launch(&config, NULL, task_run, &task, sizeof task), "a graph", e);
 }

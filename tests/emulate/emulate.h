@@ -15,8 +15,13 @@ enum { EMULATE_WARP = 32, EMULATE_WORDS = 3 /* that a lane offers at once */, EM
 /* One thread's call of a kernel with its arguments. */
 typedef void EmulateCall(void *args);
 
-/* Enqueues a launch; args[bytes] are copied. */
-cudaError_t emulate_launch(const cudaLaunchConfig_t *config, EmulateCall *call, const void *args, size_t bytes);
+/* A place of the source */
+typedef struct EmulatePlace { const char *file; int line; } EmulatePlace;
+
+/* Enqueues a launch; args[bytes] are copied. kernel: the function that `call` calls, of which the shadow memory knows the
+ * name; NULL: what a library's stand-in computes. */
+cudaError_t emulate_launch(const cudaLaunchConfig_t *config, const void *kernel, EmulateCall *call, const void *args,
+                           size_t bytes);
 /* Runs a grid now, block after block. */
 void emulate_grid(dim3 grid, dim3 block, EmulateCall *call, void *args);
 /* Makes the running task take `seconds` longer, as events measure it. */
@@ -25,12 +30,13 @@ void emulate_spend(double seconds);
 bool emulate_flag(const char *name);
 
 /* What a running thread may call. All threads of the block, or all lanes of `mask`, must call it. */
-void emulate_syncthreads(void);
-uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane); /* returns the value of that lane */
+void emulate_syncthreads(EmulatePlace at);
+void emulate_syncwarp(unsigned mask, EmulatePlace at);
+uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane, EmulatePlace at); /* returns the value of that lane */
 /* Offers words to all lanes of a whole warp; then emulate_read gives word `word` of `count` lanes from `first` on. */
-void emulate_exchange(const uint64_t words[EMULATE_WORDS]);
+void emulate_exchange(const uint64_t words[EMULATE_WORDS], EmulatePlace at);
 void emulate_read(unsigned word, unsigned first, unsigned count, uint64_t *out);
-unsigned emulate_ballot(unsigned mask, int predicate);
+unsigned emulate_ballot(unsigned mask, int predicate, EmulatePlace at);
 unsigned emulate_lane(void);
 
 #ifdef __cplusplus

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "emulate.h"
+#include "shadow/shadow.h"
 
 #define __global__
 #define __device__
@@ -18,69 +19,99 @@
 #ifdef __SANITIZE_ADDRESS__
 #define __shared__ static
 #else
-#define __shared__ static thread_local
+/* room between two arrays, so that what comes after one belongs to none */
+#define __shared__ static thread_local char EMULATE_NAME(emulate_room_, __LINE__)[64] __attribute__((used)); static thread_local
+#define EMULATE_NAME(a, b) EMULATE_PASTE(a, b)
+#define EMULATE_PASTE(a, b) a##b
 #endif
 #define __constant__ static const
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
 
+/* What the shadow memory (shadow.h) is told otherwise than by its own instrumentation */
+#define EMULATE_UNSEEN __attribute__((no_sanitize("thread"), noinline))
+#define EMULATE_PC __builtin_return_address(0)
+#define EMULATE_AT EmulatePlace at = {__builtin_FILE(), __builtin_LINE()} /* of the call */
+
 extern "C" uint3 threadIdx, blockIdx, blockDim, gridDim;
 static const int warpSize = EMULATE_WARP;
 
-/* ---- vector types: as aligned as CUDA's */
+/* ---- vector types: as aligned as CUDA's. A copy is one access of all its bytes, which the compiler would split. */
 
 #define EMULATE_VECTORS(X) X(float, float) X(uint, unsigned) X(int, int) X(ushort, unsigned short)
-#define X(name, type)                                                       \
-    struct alignas(2 * sizeof(type)) name##2 { type x, y; };                \
-    struct alignas(4 * sizeof(type)) name##4 { type x, y, z, w; };          \
-    static inline name##2 make_##name##2(type x, type y) { return {x, y}; } \
-    static inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
+#ifdef __SANITIZE_THREAD__
+#define EMULATE_COPIES(vector)                                                                                      \
+    vector() = default;                                                                                             \
+    EMULATE_UNSEEN vector(const vector &from) { emulate_copy(this, &from, sizeof from, EMULATE_PC); }                         \
+    EMULATE_UNSEEN vector &operator=(const vector &from) { return emulate_copy(this, &from, sizeof from, EMULATE_PC), *this; }
+#else
+#define EMULATE_COPIES(vector)
+#endif
+#define X(name, type)                                                                                            \
+    struct alignas(2 * sizeof(type)) name##2 {                                                                   \
+        type x, y;                                                                                               \
+        EMULATE_COPIES(name##2)                                                                                  \
+    };                                                                                                           \
+    struct alignas(4 * sizeof(type)) name##4 {                                                                   \
+        type x, y, z, w;                                                                                         \
+        EMULATE_COPIES(name##4)                                                                                  \
+    };                                                                                                           \
+    static inline name##2 make_##name##2(type x, type y) { name##2 v; v.x = x, v.y = y; return v; }              \
+    static inline name##4 make_##name##4(type x, type y, type z, type w) { name##4 v; v.x = x, v.y = y, v.z = z, v.w = w; return v; }
 EMULATE_VECTORS(X)
 #undef X
 
 /* ---- threads that wait for each other */
 
-static inline void __syncthreads() { emulate_syncthreads(); }
-static inline void __syncwarp(unsigned mask = 0xffffffffu) { emulate_shuffle(mask, 0, emulate_lane()); }
+static inline void __syncthreads(EMULATE_AT) { emulate_syncthreads(at); }
+static inline void __syncwarp(unsigned mask = 0xffffffffu, EMULATE_AT) { emulate_syncwarp(mask, at); }
 static inline void __threadfence() {}
-static inline unsigned __ballot_sync(unsigned mask, int predicate) { return emulate_ballot(mask, predicate); }
-static inline int __any_sync(unsigned mask, int predicate) { return emulate_ballot(mask, predicate) != 0; }
-static inline int __all_sync(unsigned mask, int predicate) { return emulate_ballot(mask, !predicate) == 0; }
+static inline unsigned __ballot_sync(unsigned mask, int predicate, EMULATE_AT) {
+    return emulate_ballot(mask, predicate, at);
+}
+static inline int __any_sync(unsigned mask, int predicate, EMULATE_AT) { return emulate_ballot(mask, predicate, at) != 0; }
+static inline int __all_sync(unsigned mask, int predicate, EMULATE_AT) { return emulate_ballot(mask, !predicate, at) == 0; }
 
-template <typename T> static inline T emulate_lane_value(unsigned mask, T value, unsigned lane) {
+template <typename T>
+static inline T emulate_lane_value(unsigned mask, T value, unsigned lane, EmulatePlace at) {
     static_assert(sizeof(T) <= sizeof(uint64_t), "one shuffle moves at most 8 bytes");
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof value);
-    bits = emulate_shuffle(mask, bits, lane);
+    bits = emulate_shuffle(mask, bits, lane, at);
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
 /* Each `width` lanes are a group; for a lane outside of its group a thread gets its own value. */
-template <typename T> static inline T __shfl_sync(unsigned mask, T value, int lane, int width = warpSize) {
+template <typename T>
+static inline T __shfl_sync(unsigned mask, T value, int lane, int width = warpSize, EMULATE_AT) {
     unsigned group = emulate_lane() & ~(unsigned)(width - 1);
-    return emulate_lane_value(mask, value, group + ((unsigned)lane & (unsigned)(width - 1)));
+    return emulate_lane_value(mask, value, group + ((unsigned)lane & (unsigned)(width - 1)), at);
 }
-template <typename T> static inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = warpSize) {
+template <typename T>
+static inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = warpSize, EMULATE_AT) {
     unsigned lane = emulate_lane(), other = lane ^ (unsigned)bits;
     unsigned end = (lane & ~(unsigned)(width - 1)) + (unsigned)width;
-    return emulate_lane_value(mask, value, other < end ? other : lane);
+    return emulate_lane_value(mask, value, other < end ? other : lane, at);
 }
-template <typename T> static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
+template <typename T>
+static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize, EMULATE_AT) {
     unsigned lane = emulate_lane(), end = (lane & ~(unsigned)(width - 1)) + (unsigned)width;
-    return emulate_lane_value(mask, value, lane + delta < end ? lane + delta : lane);
+    return emulate_lane_value(mask, value, lane + delta < end ? lane + delta : lane, at);
 }
-template <typename T> static inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
+template <typename T>
+static inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize, EMULATE_AT) {
     unsigned lane = emulate_lane(), begin = lane & ~(unsigned)(width - 1);
-    return emulate_lane_value(mask, value, lane >= begin + delta ? lane - delta : lane);
+    return emulate_lane_value(mask, value, lane >= begin + delta ? lane - delta : lane, at);
 }
 
 /* ---- atomics: on whole numbers only, since the order of float sums would change the result */
 
 #define EMULATE_ATOMIC(name, expression)                   \
-    template <typename T> static inline T name(T *p, T v) { \
+    template <typename T> static EMULATE_UNSEEN T name(T *p, T v) { \
         static_assert(T(1) / 2 == 0, "whole numbers only"); \
+        emulate_atomic(p, sizeof *p, EMULATE_PC);                      \
         T old = *p;                                        \
         *p = (T)(expression);                              \
         return old;                                        \
@@ -93,7 +124,8 @@ EMULATE_ATOMIC(atomicMin, old < v ? old : v)
 EMULATE_ATOMIC(atomicExch, v)
 #undef EMULATE_ATOMIC
 
-template <typename T> static inline T atomicCAS(T *p, T expected, T v) {
+template <typename T> static EMULATE_UNSEEN T atomicCAS(T *p, T expected, T v) {
+    emulate_atomic(p, sizeof *p, EMULATE_PC);
     T old = *p;
     if (old == expected) *p = v;
     return old;
@@ -121,7 +153,7 @@ static inline void emulate_mma(float (*wide)(uint16_t), float *upper, float *low
     const uint64_t words[EMULATE_WORDS] = {(uint64_t)a[1] << 32 | a[0], (uint64_t)a[3] << 32 | a[2],
                                            (uint64_t)b[1] << 32 | b[0]};
     uint64_t of_a[2][4], of_b[2 * 4]; /* of the lanes of this row, and of these two columns */
-    emulate_exchange(words);
+    emulate_exchange(words, {"mma", 0});
     for (unsigned k = 0; k < 2; k++) emulate_read(k, 4 * row, 4, of_a[k]);
     emulate_read(2, 4 * column, 2 * 4, of_b);
     for (unsigned k = 0; k < 16; k++) {
@@ -141,7 +173,7 @@ static inline void emulate_mma(float (*wide)(uint16_t), float *upper, float *low
 template <typename... P> struct EmulatedKernel {
     void (*kernel)(P...);
     std::tuple<P...> args;
-    static void call(void *p) {
+    static EMULATE_UNSEEN void call(void *p) {
         EmulatedKernel *k = (EmulatedKernel *)p;
         std::apply(k->kernel, k->args);
     }
@@ -150,7 +182,7 @@ template <typename... P> struct EmulatedKernel {
 template <typename... P, typename... A>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...), A &&...args) {
     EmulatedKernel<P...> k = {kernel, std::tuple<P...>(std::forward<A>(args)...)};
-    return emulate_launch(config, EmulatedKernel<P...>::call, &k, sizeof k);
+    return emulate_launch(config, (const void *)kernel, EmulatedKernel<P...>::call, &k, sizeof k);
 }
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "emulate.h"
+#include "shadow/shadow.h"
 #include "base/mem.h"
 
 enum { EACH = 256, MOST = 8 };
@@ -122,6 +123,7 @@ static void tile_compute(const GemmCall *c, int64_t i0, int64_t j0) {
             double sum = relu && sums[i][j] < 0 ? 0 : sums[i][j];
             if (c->add) sum += dtype_load(g->out, c->d, to);
             dtype_store(g->out, c->d, to, (float)sum);
+            shadow_wrote((char *)c->d + to * dtype_size(g->out), dtype_size(g->out));
         }
 }
 
@@ -142,11 +144,12 @@ static void compute(void *args) {
             for (int64_t j = 0; j < c.g.n; j += COLUMNS) tile_compute(&c, i, j);
         if (c.g.epilogue == GEMM_SUM_A) sum_rows(&c);
     }
+    if (c.g.epilogue == GEMM_SUM_A) shadow_wrote(c.vector, (size_t)c.g.m * dtype_size(c.g.out));
 }
 
 static int enqueue(CudaDevice *c, GemmCall *call, Err *e) {
     cudaLaunchConfig_t config = {.gridDim = {1, 1, 1}, .blockDim = {1, 1, 1}, .stream = c->stream};
-    return cuda_check(c, emulate_launch(&config, compute, call, sizeof *call), "a product", e);
+    return cuda_check(c, emulate_launch(&config, NULL, compute, call, sizeof *call), "a product", e);
 }
 
 int gemm_run(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *vector, void *d, void *workspace, Err *e) {

@@ -5,10 +5,11 @@
  * for have come. A warp runs as far ahead of the others as it can, so that a missing barrier is found. A wait that can
  * never end is a bug in the kernel and ends the program.
  *
- * Shared memory is junk when a block begins. */
-#include "emulate.h"
+ * Blocks, warps and threads take their turns first to last; with EMULATE_REVERSE=1 last to first; with EMULATE_SEED=N in a
+ * random order, another one in each launch. Shared memory is junk when a block begins. */
+#include "shadow/shadow.h"
 
-#include <link.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,9 @@ typedef struct Fiber {
     uint3 index;          /* its threadIdx */
     bool made;            /* it has a place; it keeps its stack as long as the process lives */
     Wait wait;
+    EmulatePlace at;      /* where it waits */
     unsigned mask;        /* WAITS_WARP: the lanes that it waits for */
+    bool orders;          /* WAITS_WARP: memory, too: __syncwarp does, a shuffle does not */
     unsigned turn;        /* exchanges within the warp so far */
     uint64_t sent[2][EMULATE_WORDS]; /* by turn, since a lane may be one exchange ahead of a slower one */
 } Fiber;
@@ -41,14 +44,22 @@ static struct {
     unsigned threads, now; /* of the block; the one that runs */
     bool plain;            /* the block's threads are plain calls */
     bool waits;            /* threads of the grid have waited */
+    bool reverse;
+    uint64_t seed;         /* of a random order; 0: none */
     Place scheduler;
     EmulateCall *call;
     void *args;
 } run;
 
-static void die(const char *what) {
-    fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread %u: %s\n", blockIdx.x, blockIdx.y, blockIdx.z, run.now,
-            what);
+static void die(const char *what, ...) __attribute__((format(printf, 1, 2), noreturn));
+static void die(const char *what, ...) {
+    char text[512];
+    va_list args;
+    va_start(args, what);
+    vsnprintf(text, sizeof text, what, args);
+    va_end(args);
+    fprintf(stderr, "emulated kernel%s, block (%u, %u, %u), thread %u: %s\n", shadow_kernel(), blockIdx.x, blockIdx.y,
+            blockIdx.z, run.now, text);
     abort();
 }
 
@@ -60,6 +71,7 @@ bool emulate_flag(const char *name) {
 static void become(unsigned i) {
     run.now = i;
     threadIdx = run.fiber[i].index;
+    shadow_thread(i);
 }
 
 /* A function of its own: gcc wants no __builtin_longjmp beside a __builtin_setjmp. */
@@ -105,14 +117,15 @@ static void fiber_start(unsigned i) {
 
 /* ---- waiting */
 
-static void wait_for(Wait wait, unsigned mask) {
+static void wait_for(Wait wait, unsigned mask, EmulatePlace at) {
     Fiber *f = &run.fiber[run.now];
-    if (run.plain) die("waits for the block's other threads, but its first one ended without waiting");
+    f->at = at;
+    if (run.plain) die("waits at %s:%d, but the block's first thread ended without waiting", at.file, at.line);
     f->mask = mask;
     fiber_leave(wait);
 }
 
-void emulate_syncthreads(void) { wait_for(WAITS_BLOCK, 0); }
+void emulate_syncthreads(EmulatePlace at) { wait_for(WAITS_BLOCK, 0, at); }
 
 unsigned emulate_lane(void) { return run.now % EMULATE_WARP; }
 
@@ -122,25 +135,28 @@ static Fiber *lane_fiber(unsigned lane) {
 }
 
 /* Offers `words` to the lanes of mask, and waits for theirs. Returns the turn, by which they are read. */
-static unsigned exchange(unsigned mask, const uint64_t *words, size_t count) {
+static unsigned exchange(unsigned mask, const uint64_t *words, size_t count, bool orders, EmulatePlace at) {
     Fiber *f = &run.fiber[run.now];
     unsigned turn = f->turn++ & 1;
     if (!(mask >> emulate_lane() & 1)) die("calls a warp function whose mask leaves it out");
     memcpy(f->sent[turn], words, count * sizeof *words);
-    wait_for(WAITS_WARP, mask);
+    f->orders = orders;
+    wait_for(WAITS_WARP, mask, at);
     return turn;
 }
 
-uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane) {
-    unsigned turn = exchange(mask, &value, 1);
+void emulate_syncwarp(unsigned mask, EmulatePlace at) { exchange(mask, &(uint64_t){0}, 1, true, at); }
+
+uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane, EmulatePlace at) {
+    unsigned turn = exchange(mask, &value, 1, false, at);
     const Fiber *from = lane_fiber(lane);
     if (!from || !(mask >> lane & 1)) die("reads a lane that takes no part");
     return from->sent[turn][0];
 }
 
-void emulate_exchange(const uint64_t words[EMULATE_WORDS]) {
+void emulate_exchange(const uint64_t words[EMULATE_WORDS], EmulatePlace at) {
     if (run.now - run.now % EMULATE_WARP + EMULATE_WARP > run.threads) die("takes part in what only a whole warp can do");
-    exchange(0xffffffffu, words, EMULATE_WORDS);
+    exchange(0xffffffffu, words, EMULATE_WORDS, false, at);
 }
 
 void emulate_read(unsigned word, unsigned first, unsigned count, uint64_t *out) {
@@ -148,12 +164,23 @@ void emulate_read(unsigned word, unsigned first, unsigned count, uint64_t *out) 
     for (unsigned i = 0; i < count; i++) out[i] = lane_fiber(first + i)->sent[turn][word];
 }
 
-unsigned emulate_ballot(unsigned mask, int predicate) {
+unsigned emulate_ballot(unsigned mask, int predicate, EmulatePlace at) {
     const uint64_t vote = predicate != 0;
-    unsigned turn = exchange(mask, &vote, 1), votes = 0;
+    unsigned turn = exchange(mask, &vote, 1, false, at), votes = 0;
     for (unsigned lane = 0; lane < EMULATE_WARP; lane++)
         if (lane_fiber(lane) && mask >> lane & 1 && lane_fiber(lane)->sent[turn][0]) votes |= 1u << lane;
     return votes;
+}
+
+static bool same_place(unsigned a, unsigned b) {
+    const EmulatePlace x = run.fiber[a].at, y = run.fiber[b].at;
+    return x.line == y.line && (x.file == y.file || !strcmp(x.file, y.file));
+}
+
+static void die_apart(const char *who, unsigned a, unsigned b) {
+    const EmulatePlace x = run.fiber[a].at, y = run.fiber[b].at;
+    become(a);
+    die("divergent: %s wait at two places: thread %u at %s:%d, thread %u at %s:%d", who, a, x.file, x.line, b, y.file, y.line);
 }
 
 /* Have all lanes of fiber i's mask come? Lanes after the block's end do not exist. */
@@ -161,6 +188,8 @@ static bool warp_came(unsigned i) {
     unsigned first = i - i % EMULATE_WARP, mask = run.fiber[i].mask;
     for (unsigned k = first; k < first + EMULATE_WARP && k < run.threads; k++)
         if (mask >> (k - first) & 1 && (run.fiber[k].wait != WAITS_WARP || run.fiber[k].mask != mask)) return false;
+    for (unsigned k = first; k < first + EMULATE_WARP && k < run.threads; k++)
+        if (mask >> (k - first) & 1 && !same_place(i, k)) die_apart("lanes of one mask", i, k);
     return true;
 }
 
@@ -173,62 +202,77 @@ static void warp_release(unsigned first, unsigned end) {
         if (run.fiber[i].mask != asked) came = warp_came(i), asked = run.fiber[i].mask;
         over[i - first] = came;
     }
-    for (unsigned i = first; i < end; i++)
+    bool all = true, orders = true;
+    for (unsigned i = first; i < end; i++) {
+        all &= over[i - first];
+        orders &= run.fiber[i].orders;
         if (over[i - first]) run.fiber[i].wait = RUNS;
+    }
+    if (all && orders) shadow_ordered_warp(first / EMULATE_WARP);
 }
 
-/* The same for the block's barrier; threads that have ended need not come. Returns how many go on. */
+/* Threads wait, and nothing can end it: says of the first one why. */
+static void die_waiting(void) {
+    unsigned i = 0, barrier = run.threads;
+    for (unsigned k = 0; k < run.threads; k++)
+        if (run.fiber[k].wait == WAITS_BLOCK) barrier = k;
+    while (i + 1 < run.threads && run.fiber[i].wait != WAITS_WARP) i++;
+    become(run.fiber[i].wait == WAITS_WARP ? i : barrier);
+    const Fiber *f = &run.fiber[run.now];
+    if (f->wait == WAITS_WARP && barrier < run.threads)
+        die("the block's threads wait for each other: thread %u at %s:%d for lanes %#x, thread %u at the barrier at %s:%d",
+            run.now, f->at.file, f->at.line, f->mask, barrier, run.fiber[barrier].at.file, run.fiber[barrier].at.line);
+    die("the block's threads wait for each other: lanes %#x at %s:%d, of which some never come", f->mask, f->at.file, f->at.line);
+}
+
+/* The same for the block's barrier, to which all threads must come, at one place. Returns how many go on. */
 static unsigned block_release(void) {
-    unsigned waiting = 0, ended = 0;
+    unsigned waiting = 0, ended = 0, first = run.threads, gone = 0;
     for (unsigned i = 0; i < run.threads; i++) {
-        waiting += run.fiber[i].wait == WAITS_BLOCK;
-        ended += run.fiber[i].wait == ENDED;
+        const Wait w = run.fiber[i].wait;
+        waiting += w == WAITS_BLOCK;
+        ended += w == ENDED;
+        if (w == WAITS_BLOCK && first == run.threads) first = i;
+        if (w == ENDED) gone = i;
     }
     if (ended == run.threads) return 0;
-    if (waiting + ended < run.threads) die("the block's threads wait for each other");
-    for (unsigned i = 0; i < run.threads; i++)
-        if (run.fiber[i].wait == WAITS_BLOCK) run.fiber[i].wait = RUNS;
-    return waiting;
-}
-
-/* ---- shared memory: the thread-local variables of the module that the kernels and this file are in */
-
-typedef struct Shared { char *at; size_t bytes; } Shared;
-
-static int find_shared(struct dl_phdr_info *module, size_t size, void *out) {
-    const uintptr_t here = (uintptr_t)&run;
-    const ElfW(Phdr) *tls = NULL;
-    bool mine = false;
-    (void)size;
-    for (int i = 0; i < module->dlpi_phnum; i++) {
-        const ElfW(Phdr) *p = &module->dlpi_phdr[i];
-        const uintptr_t begin = module->dlpi_addr + p->p_vaddr;
-        mine |= p->p_type == PT_LOAD && here >= begin && here - begin < p->p_memsz;
-        if (p->p_type == PT_TLS) tls = p;
+    if (waiting + ended < run.threads) die_waiting();
+    become(first);
+    if (ended)
+        die("divergent: waits at %s:%d, but thread %u of the block has ended", run.fiber[first].at.file, run.fiber[first].at.line,
+            gone);
+    for (unsigned i = 0; i < run.threads; i++) {
+        if (!same_place(first, i)) die_apart("the block's threads", first, i);
+        run.fiber[i].wait = RUNS;
     }
-    if (mine && tls) *(Shared *)out = (Shared){module->dlpi_tls_data, tls->p_memsz};
-    return mine;
-}
-
-static Shared shared_memory(void) {
-    static _Thread_local volatile char there;
-    Shared s = {NULL, 0};
-    (void)there; /* a thread gets a module's variables when it first reads one of them */
-    dl_iterate_phdr(find_shared, &s);
-    return s;
+    shadow_ordered_block();
+    return waiting;
 }
 
 /* ---- blocks */
 
-/* Which of `count` runs as the i-th */
-static unsigned pick(unsigned i, unsigned count, bool reverse) { return reverse ? count - 1 - i : i; }
+/* Which of `count` runs as the i-th. A random order permutes the numbers below a power of two, again and again until the
+ * result is below `count`: each of the three steps gives every number once. */
+static unsigned pick(unsigned i, unsigned count) {
+    uint32_t bits = 0;
+    if (run.reverse) return count - 1 - i;
+    if (!run.seed || count < 2) return i;
+    while (bits < 31 && 1u << bits < count) bits++;
+    const uint32_t mask = (1u << bits) - 1, factor = (uint32_t)run.seed | 1, more = (uint32_t)(run.seed >> 32);
+    do {
+        i = (i * factor + more) & mask;
+        i ^= i >> (bits + 1) / 2;
+        i = (i * (factor * 5 + 4) + (more >> 7)) & mask;
+    } while (i >= count);
+    return i;
+}
 
 /* Runs threads [first, end) until all of them have ended or wait for other warps. */
-static void warp_run(unsigned first, unsigned end, bool reverse) {
+static void warp_run(unsigned first, unsigned end) {
     for (bool ran = true; ran; warp_release(first, end)) {
         ran = false;
         for (unsigned i = 0; i < end - first; i++) {
-            unsigned k = first + pick(i, end - first, reverse);
+            unsigned k = first + pick(i, end - first);
             if (run.fiber[k].wait == UNBORN) fiber_start(k);
             else if (run.fiber[k].wait == RUNS) fiber_resume(k);
             else continue;
@@ -237,40 +281,42 @@ static void warp_run(unsigned first, unsigned end, bool reverse) {
     }
 }
 
-static void block_as_fibers(bool reverse) {
+static void block_as_fibers(void) {
     unsigned warps = (run.threads + EMULATE_WARP - 1) / EMULATE_WARP;
     do {
         for (unsigned i = 0; i < warps; i++) {
-            unsigned first = pick(i, warps, reverse) * EMULATE_WARP, end = first + EMULATE_WARP;
-            warp_run(first, end < run.threads ? end : run.threads, reverse);
+            unsigned first = pick(i, warps) * EMULATE_WARP, end = first + EMULATE_WARP;
+            warp_run(first, end < run.threads ? end : run.threads);
         }
     } while (block_release());
 }
 
-static void block_run(bool reverse) {
+static void block_run(void) {
     run.plain = false;
     for (unsigned i = 0; i < run.threads; i++) run.fiber[i].wait = UNBORN;
     fiber_start(0);
     run.waits |= run.fiber[0].wait != ENDED;
     if (run.waits) {
-        block_as_fibers(reverse);
+        block_as_fibers();
         return;
     }
     run.plain = true;
     for (unsigned i = 0; i + 1 < run.threads; i++) {
-        become(1 + pick(i, run.threads - 1, reverse));
+        become(1 + pick(i, run.threads - 1));
         run.call(run.args);
     }
 }
 
 void emulate_grid(dim3 grid, dim3 block, EmulateCall *call, void *args) {
-    bool reverse = emulate_flag("EMULATE_REVERSE");
-    Shared shared = shared_memory();
+    static uint64_t launches;
+    const char *seed = getenv("EMULATE_SEED");
+    const ShadowModule *module = shadow_module();
     unsigned blocks = grid.x * grid.y * grid.z;
     if (!run.stacks) {
         run.stacks = mmap(NULL, (size_t)EMULATE_BLOCK_MAX * STACK_BYTES, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (run.stacks == MAP_FAILED) die("no host memory for stacks");
+        shadow_stacks(run.stacks, EMULATE_BLOCK_MAX, STACK_BYTES);
     }
     gridDim = (uint3){grid.x, grid.y, grid.z};
     blockDim = (uint3){block.x, block.y, block.z};
@@ -280,10 +326,13 @@ void emulate_grid(dim3 grid, dim3 block, EmulateCall *call, void *args) {
     run.call = call;
     run.args = args;
     run.waits = false;
+    run.reverse = emulate_flag("EMULATE_REVERSE");
+    run.seed = seed ? (strtoull(seed, NULL, 10) << 32 | ++launches) * 0x9E3779B97F4A7C15u : 0;
     for (unsigned i = 0; i < blocks; i++) {
-        unsigned k = pick(i, blocks, reverse);
+        unsigned k = pick(i, blocks);
         blockIdx = (uint3){k % grid.x, k / grid.x % grid.y, k / grid.x / grid.y};
-        if (shared.at) memset(shared.at, JUNK_BYTE, shared.bytes);
-        block_run(reverse);
+        if (module->shared) memset(module->shared, JUNK_BYTE, module->shared_bytes);
+        shadow_block(run.threads);
+        block_run();
     }
 }

@@ -1,5 +1,6 @@
 /* runtime.c: the emulated device: its errors, its memory, its properties. See cuda_runtime.h. */
 #include "runtime.h"
+#include "shadow/shadow.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,7 +112,7 @@ static cudaError_t block_new(void **p, size_t bytes, int device) {
     memset(*p, JUNK_BYTE, bytes < (1 << 20) ? bytes : 1 << 20); /* NaN in every floating type */
     *b = (Block){emulated.blocks, *p, bytes, device};
     emulated.blocks = b;
-    if (device != HOST) emulated.bytes[device] += bytes;
+    if (device != HOST) emulated.bytes[device] += bytes, shadow_allocated(*p, bytes);
     return cudaSuccess;
 }
 
@@ -119,7 +120,7 @@ static cudaError_t block_free(void *p, bool host) {
     Block **at = block_at(p), *b = *at;
     if (!b || b->p != p || (b->device == HOST) != host) return emulate_give(cudaErrorInvalidValue);
     *at = b->next;
-    if (!host) emulated.bytes[b->device] -= b->bytes;
+    if (!host) emulated.bytes[b->device] -= b->bytes, shadow_freed(b->p);
     free(b->p);
     free(b);
     return cudaSuccess;
@@ -166,8 +167,8 @@ typedef struct Copy { char *to; const char *from; size_t bytes; int value; } Cop
 
 static void copy_run(void *data) {
     const Copy *c = data;
-    if (c->from) memcpy(c->to, c->from, c->bytes);
-    else memset(c->to, c->value, c->bytes);
+    if (c->from) memcpy(c->to, c->from, c->bytes), shadow_copied(c->to, c->from, c->bytes);
+    else memset(c->to, c->value, c->bytes), shadow_wrote(c->to, c->bytes);
 }
 
 /* Does [p, p + bytes) lie in one block of a device? device false: does it lie outside of all devices' blocks? */

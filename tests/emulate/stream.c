@@ -1,11 +1,14 @@
 /* stream.c: what is enqueued on the emulated device: streams, launches, events and graphs. See cuda_runtime.h. */
 #include "runtime.h"
+#include "shadow/shadow.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { ARGUMENTS_MAX = 4096 };
+/* PARAMETERS_MAX: CUDA's. ARGUMENTS_MAX: these and the kernel's address, or what a library's stand-in is told */
+enum { PARAMETERS_MAX = 4096, ARGUMENTS_MAX = 8192 };
 
 /* A call with a copy of its arguments */
 typedef struct Task {
@@ -140,24 +143,55 @@ cudaError_t cudaDeviceSynchronize(void) {
 
 /* ---- launches */
 
-typedef struct Launch { dim3 grid, block; EmulateCall *call; _Alignas(16) char args[ARGUMENTS_MAX]; } Launch;
+typedef struct Launch {
+    dim3 grid, block;
+    const void *kernel; /* or NULL */
+    EmulateCall *call;
+    unsigned operands;  /* the shadow memory's number of what it may touch */
+    size_t bytes;
+    _Alignas(16) char args[ARGUMENTS_MAX];
+} Launch;
 
 static void launch_run(void *data) {
     Launch *l = data;
     const char *ms = getenv("EMULATE_LAUNCH");
     if (ms) emulate_spend(1e-3 * strtod(ms, NULL));
+    shadow_begin(l->kernel, l->operands, l->args, l->bytes, __builtin_frame_address(0));
     emulate_grid(l->grid, l->block, l->call, l->args);
+    shadow_end();
 }
 
-cudaError_t emulate_launch(const cudaLaunchConfig_t *config, EmulateCall *call, const void *args, size_t bytes) {
-    dim3 g = config->gridDim, b = config->blockDim;
-    Launch l = {.grid = g, .block = b, .call = call};
-    cudaError_t error = emulate_enter("cudaLaunchKernelEx");
+/* Why a launch is refused, or NULL */
+static const char *launch_refused(const cudaLaunchConfig_t *config, size_t parameters, cudaError_t *error) {
+    const dim3 g = config->gridDim, b = config->blockDim;
+    *error = cudaErrorInvalidConfiguration;
+    if (!g.x || !g.y || !g.z || !b.x || !b.y || !b.z) return "a grid or block of nothing";
+    if (g.x > 0x7fffffff || g.y > 65535 || g.z > 65535) return "more blocks than (2147483647, 65535, 65535)";
+    if (b.x > EMULATE_BLOCK_MAX || b.y > EMULATE_BLOCK_MAX || b.z > 64 || b.x * b.y * b.z > EMULATE_BLOCK_MAX)
+        return "more threads than 1024 in a block, or (1024, 1024, 64)";
+    *error = cudaErrorInvalidValue;
+    if (parameters > PARAMETERS_MAX) return "more than 4096 bytes of parameters";
+    if (config->dynamicSmemBytes) return "shared memory that is not static";
+    return NULL;
+}
+
+cudaError_t emulate_launch(const cudaLaunchConfig_t *config, const void *kernel, EmulateCall *call, const void *args,
+                           size_t bytes) {
+    cudaError_t error = emulate_enter("cudaLaunchKernelEx"), wrong;
     if (error) return error;
-    if (!g.x || !g.y || !g.z || !b.x || !b.y || !b.z || g.x > 0x7fffffff || g.y > 65535 || g.z > 65535 || b.z > 64 ||
-        b.x > EMULATE_BLOCK_MAX || b.y > EMULATE_BLOCK_MAX || b.x * b.y * b.z > EMULATE_BLOCK_MAX)
-        return emulate_give(cudaErrorInvalidConfiguration);
-    if (bytes > ARGUMENTS_MAX || config->dynamicSmemBytes) return emulate_give(cudaErrorInvalidValue);
+    const char *refused = launch_refused(config, kernel ? bytes - sizeof kernel : 0, &wrong);
+    if (refused) {
+        shadow_refused(kernel, refused);
+        return emulate_give(wrong);
+    }
+    if (bytes > ARGUMENTS_MAX) return emulate_give(cudaErrorInvalidValue);
+    Launch l;
+    l.grid = config->gridDim;
+    l.block = config->blockDim;
+    l.kernel = kernel;
+    l.call = call;
+    l.operands = shadow_operands();
+    l.bytes = bytes;
     memcpy(l.args, args, bytes);
     return emulate_push(config->stream, launch_run, &l, offsetof(Launch, args) + bytes);
 }
@@ -283,6 +317,16 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, void *nodes, size_t *count) {
     return cudaSuccess;
 }
 
+static void note_nodes(const Tasks *tasks) {
+    const char *path = getenv("EMULATE_NODES");
+    FILE *f = path ? fopen(path, "a") : NULL;
+    size_t nodes = 0;
+    if (!f) return;
+    for (const Task *t = tasks->first; t; t = t->next) nodes++;
+    fprintf(f, "%zu\n", nodes);
+    fclose(f);
+}
+
 /* The tasks move to the executable graph: a graph is instantiated once only. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) {
     (void)flags;
@@ -290,6 +334,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
     *out = calloc(1, sizeof **out);
     if (!*out) return emulate_give(cudaErrorUnknown);
     (*out)->tasks = graph->tasks;
+    note_nodes(&graph->tasks);
     graph->tasks = (Tasks){NULL, NULL};
     return cudaSuccess;
 }
