@@ -1,6 +1,7 @@
 # The own kernels under the shadow memory of the emulated GPU (tests/emulate/shadow/shadow.h), which ends the program at the
 # first race, misaligned vector, place out of bounds or byte that was never written: at a sample of the shapes of t_kernels,
-# t_sequence and t_device. `make shadow` runs all shapes, in more orders of blocks and threads.
+# t_sequence and t_device, and where libraries' calls stand beside them (t_conv_ways). `make shadow` runs all shapes, t_linear, too,
+# in more orders of blocks and threads.
 #
 #   SAMPLE=N   at most so many cases of each kind; 0: all
 #   SEEDS=...  of random orders, a run of everything in each; "-": first to last. Each run has one from last to first, too.
@@ -14,7 +15,7 @@ check() {
     if [ "$1" = - ]; then unset EMULATE_SEED; else export EMULATE_SEED="$1"; fi
     seed=$1 test=$2
     shift 2
-    "$BUILD/tests/device/$test" "$@" >log.txt 2>&1
+    "$BUILD/tests/$test" "$@" >log.txt 2>&1
     status=$?
     result "$status" "$test, order $seed: $(grep -c '^ok' log.txt) checks"
     [ "$status" = 0 ] || { grep '^ok' log.txt | tail -n 1; grep -v '^ok' log.txt; } | cut -c 1-400 | sed 's/^/# /'
@@ -24,9 +25,11 @@ if ! nm "$BUILD/emulate/kernels/cuda/act.cu.o" 2>/dev/null | grep -q __tsan_; th
     skip "shadow memory" "kernels are built without instrumentation"
 else
     for seed in ${SEEDS-1}; do
-        check "$seed" t_kernels
-        check "$seed" t_sequence
-        check "$seed" t_device cuda:0
+        check "$seed" device/t_kernels
+        check "$seed" device/t_sequence
+        check "$seed" device/t_device cuda:0
+        check "$seed" emulate/t_conv_ways
+        [ "$SAMPLE" != 0 ] || check "$seed" emulate/t_linear
     done
 fi
 finish

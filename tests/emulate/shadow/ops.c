@@ -40,7 +40,7 @@ static void check_written(void *data) {
     for (int k = 0; k < c->n; k++) {
         const size_t written = shadow_written(c->at[k].data, c->at[k].bytes);
         if (written < c->at[k].bytes)
-            shadow_die(" op %s: byte %zu of output %s, of %zu, is not written", c->op, written, c->at[k].name, c->at[k].bytes);
+            shadow_die("op %s: byte %zu of output %s, of %zu, is not written", c->op, written, c->at[k].name, c->at[k].bytes);
     }
 }
 
@@ -57,7 +57,7 @@ static int run(Device *d, const KArgs *a, Err *e) {
         if (code) return code;
         n = 0;
     }
-    if (n + OP_IN + OP_OUT + 1 > MOST) shadow_die(" op %s: updates of more than %d operands wait", info->name, MOST);
+    if (n + OP_IN + OP_OUT + 1 > MOST) shadow_die("op %s: updates of more than %d operands wait", info->name, MOST);
     for (int k = 0; k < info->n_in + info->n_out; k++) {
         const bool in = k < info->n_in;
         const View *v = in ? &a->in[k] : &a->out[k - info->n_in];

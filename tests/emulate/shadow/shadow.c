@@ -82,7 +82,7 @@ void shadow_die(const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fprintf(stderr, "shadow memory:%s: %s\n", shadow_kernel(), text);
+    fprintf(stderr, "shadow memory:%s%s %s\n", shadow_kernel(), s.kernel ? ":" : "", text);
     abort();
 }
 
