@@ -337,7 +337,7 @@ deps deps-dev:
 $(addprefix $(BUILD)/tests/emulate/,t_emulate t_shadow): $(BUILD)/tests/emulate/%: $(BUILD)/emulate/tests/emulate/%.cu.o \
     $(patsubst %,$(BUILD)/emulate/tests/emulate/%.o,grid runtime stream shadow/shadow shadow/module shadow/count)
 	@mkdir -p $(@D)
-	$(Q)$(CXX) $(CFLAGS) -o $@ $^ $(EXTRA)
+	$(Q)$(CXX) $(CFLAGS) -o $@ $(filter %.o,$^) $(EXTRA)
 
 SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 SANITIZED = BUILD=build/asan CFLAGS="-O1 -g" NVCC= EXTRA="$(SANITIZE)"

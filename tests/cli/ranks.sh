@@ -70,7 +70,7 @@ less=$(column modes.csv ranks_bytes | sed -n '2,5p' | sort -rnc 2>&1)
 is "$less" "" "each stage needs less than the one before, or as much"
 
 memtide predict "$ROOT/experiments/parallel.lua" -q --csv parallel.csv
-is "$status $(grep -c ',predicted,' parallel.csv)" "0 24" "every mode of a deeper network is predicted"
+is "$status $(grep -c ',predicted,' parallel.csv)" "0 26" "every mode of a deeper network is predicted"
 figure() { # case, column: of the fp32 row
     sed 's/"\([^",]*\),\([^"]*\)"/\1\2/' parallel.csv | awk -F, -v row="$1 precision=fp32" -v name="$2" \
         'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i } $2 == row { print $at }'
