@@ -5,6 +5,8 @@
 
 /* Bounds of improve, the last resort: placements; comparisons of two pieces (some milliseconds). */
 enum { MOST_TRIES = 6000, MOST_STEPS = 8000000 };
+/* How often a piece that lacks room in a sorted order is placed first */
+enum { MOST_FIRST = 5 };
 
 typedef struct Planner {
     PlanItem *items;
@@ -71,6 +73,23 @@ static void sort_order(Planner *p, Ranked *ranked, OrderKey *key) {
     for (int i = 0; i < p->n; i++) p->order[i] = ranked[i].piece;
 }
 
+/* Place `from` of the order gets the place `to` before it. */
+static void move_up(Planner *p, int from, int to) {
+    const int moved = p->order[from];
+    memmove(&p->order[to + 1], &p->order[to], (size_t)(from - to) * sizeof(int));
+    p->order[to] = moved;
+}
+
+/* Tries the order of a key. If it is above the bound, a few pieces of another size than most, which live long, may be all that
+ * lacks room: placed first, they move all others by their size. */
+static void try_key(Planner *p, Ranked *ranked, OrderKey *key) {
+    sort_order(p, ranked, key);
+    for (int tries = 0; tries <= MOST_FIRST && p->plan.height > p->plan.lower_bound; tries++) {
+        const int from = try_order(p);
+        if (from < p->n) move_up(p, from, 0);
+    }
+}
+
 /* Tries orders: a piece that did not fit below the best height is placed earlier the next time; a fixed sequence of
  * random numbers says how much earlier. */
 static void improve(Planner *p) {
@@ -79,9 +98,7 @@ static void improve(Planner *p) {
         int from = try_order(p);
         if (from == p->n) continue;
         random = random * 1664525u + 1013904223u;
-        int to = from ? (int)((random >> 8) % (uint32_t)from) : 0, moved = p->order[from];
-        memmove(&p->order[to + 1], &p->order[to], (size_t)(from - to) * sizeof(int));
-        p->order[to] = moved;
+        move_up(p, from, from ? (int)((random >> 8) % (uint32_t)from) : 0);
     }
 }
 
@@ -231,10 +248,7 @@ static void search(Planner *p, Ranked *ranked) {
  * the last order is improved. */
 static void find_plan(Planner *p, Ranked *ranked) {
     static OrderKey *const keys[] = {by_size, by_life, by_area};
-    for (size_t i = 0; i < ARRAY_LEN(keys) && p->plan.height > p->plan.lower_bound; i++) {
-        sort_order(p, ranked, keys[i]);
-        try_order(p);
-    }
+    for (size_t i = 0; i < ARRAY_LEN(keys) && p->plan.height > p->plan.lower_bound; i++) try_key(p, ranked, keys[i]);
     if (p->plan.height > p->plan.lower_bound) search(p, ranked);
     if (!p->scratch->failed) improve(p);
 }
