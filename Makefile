@@ -223,7 +223,7 @@ $(BUILD)/devices/%: kernels/cuda/devices/%
 
 # The same device with tests/emulate/ instead of CUDA, for machines without a GPU. Files that need NVIDIA's libraries are
 # left out; tests/emulate/ replaces them.
-LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_device.c cudnn_graph.c engines.c plan_cache.c gemm.c)
+LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_device.c cudnn_graph.c engines.c plan_cache.c)
 EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(filter-out tests/emulate/t_% %/nccl.c,$(wildcard tests/emulate/*.c tests/emulate/shadow/*.c))
 EMULATED_OBJ = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/emulate/%.o)
 EMULATED_DEVICE = $(BUILD)/emulate/memtide_cuda.so
