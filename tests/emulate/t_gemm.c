@@ -6,7 +6,7 @@
 #include "gemm.h"
 #include "tap.h"
 
-enum { M = 5, N = 70, K = 131, BATCH = 3, PAD = 3, LIMIT = 1 << 12, ALGORITHMS = 3 };
+enum { M = 5, N = 70, K = 131, BATCH = 3, PAD = 3, LIMIT = 1 << 12, ALGORITHMS = 3, WORD = 16 };
 
 int memtide_cuda_open(const char *name, Device **out, Err *e);
 
@@ -22,7 +22,11 @@ static void *must(void *p) {
     exit(1);
 }
 
-/* Places between its rows, and between matrices, hold numbers, too: who reads or writes them is found. */
+static size_t matrix_bytes(const Matrix *a) { return (size_t)a->count * dtype_size(a->type); }
+static size_t allocated_bytes(const Matrix *a) { return align_up(WORD + matrix_bytes(a), CUDA_ALIGNMENT); }
+
+/* Places between its rows, and between matrices, hold numbers, too: who reads or writes them is found. It starts at a whole
+ * 16-byte word, and at no larger one. */
 static Matrix matrix_new(int64_t rows, int64_t columns, bool strided, int64_t batch, DType t) {
     Matrix a = {.rows = rows, .columns = columns, .stride = columns + (strided ? PAD : 0), .type = t};
     Err e;
@@ -34,15 +38,14 @@ static Matrix matrix_new(int64_t rows, int64_t columns, bool strided, int64_t ba
         dtype_store(t, a.host, (size_t)i, 2 * rng_uniform(philox(7, RNG_DATA, 0, 0, drawn++).x[0]) - 1);
         a.exact[i] = dtype_load(t, a.host, (size_t)i);
     }
-    const size_t bytes = (size_t)a.count * dtype_size(t);
-    if (device->table->alloc(device, align_up(bytes, CUDA_ALIGNMENT), &a.device, &e) ||
-        device->table->upload(device, a.device, a.host, bytes, &e))
-        must(NULL);
+    if (device->table->alloc(device, allocated_bytes(&a), &a.device, &e)) must(NULL);
+    a.device = (char *)a.device + WORD;
+    if (device->table->upload(device, a.device, a.host, matrix_bytes(&a), &e)) must(NULL);
     return a;
 }
 
 static void matrix_free(Matrix *a) {
-    device->table->free(device, a->device, align_up((size_t)a->count * dtype_size(a->type), CUDA_ALIGNMENT));
+    device->table->free(device, (char *)a->device - WORD, allocated_bytes(a));
     free(a->exact);
     free(a->host);
 }
@@ -73,7 +76,7 @@ static void expect(const Gemm *g, const Matrix *a, const Matrix *b, Matrix *vect
 static bool is_exact(Matrix *a, bool rounds) {
     const double unit = a->type == DT_BF16 ? 0x1p-8 : a->type == DT_F16 ? 0x1p-11 : 0x1p-23, fixed = rounds ? 0x1p-10 * 12 : 1e-6;
     Err e;
-    if (device->table->download(device, a->host, a->device, (size_t)a->count * dtype_size(a->type), &e)) return false;
+    if (device->table->download(device, a->host, a->device, matrix_bytes(a), &e)) return false;
     for (int64_t i = 0; i < a->count; i++) {
         const double found = dtype_load(a->type, a->host, (size_t)i);
         if (fabs(found - a->exact[i]) <= fixed + unit * fabs(a->exact[i])) continue;
