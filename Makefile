@@ -223,7 +223,7 @@ $(BUILD)/devices/%: kernels/cuda/devices/%
 
 # The same device with tests/emulate/ instead of CUDA, for machines without a GPU. Files that need NVIDIA's libraries are
 # left out; tests/emulate/ replaces them.
-LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_device.c cudnn_graph.c engines.c plan_cache.c gemm.c)
+LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_device.c cudnn_graph.c engines.c plan_cache.c)
 EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(filter-out tests/emulate/t_% %/nccl.c,$(wildcard tests/emulate/*.c tests/emulate/shadow/*.c))
 EMULATED_OBJ = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/emulate/%.o)
 EMULATED_DEVICE = $(BUILD)/emulate/memtide_cuda.so
@@ -263,9 +263,10 @@ $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
 
 # tests that call functions inside the plugin
-INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_count t_linear t_conv_ways)
+INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_count t_gemm t_linear t_conv_ways)
 $(BUILD)/tests/emulate/t_bias: $(BUILD)/emulate/tests/emulate/t_bias.o
 $(BUILD)/tests/emulate/t_count: $(BUILD)/emulate/tests/emulate/t_count.o
+$(BUILD)/tests/emulate/t_gemm: $(BUILD)/emulate/tests/emulate/t_gemm.o
 $(BUILD)/tests/emulate/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
 $(BUILD)/tests/emulate/t_conv_ways: $(BUILD)/emulate/tests/cuda/t_conv_ways.o
 $(INSIDE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)

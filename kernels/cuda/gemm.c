@@ -46,7 +46,7 @@ static cublasStatus_t product_describe(GemmPlan *p, const Gemm *g) {
     cublasOperation_t first = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = g->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     /* the heuristic asks whether there is a vector and how it is aligned; it does not read it */
-    const void *placeholder = (const void *)(uintptr_t)CUDA_ALIGNMENT;
+    const void *placeholder = (const void *)(uintptr_t)GEMM_ALIGNMENT;
     cublasStatus_t status = cublasLtMatmulDescCreate(&p->product, sums_of(g), CUDA_R_32F);
     SET(status, p->product, cublasLtMatmulDescSetAttribute, CUBLASLT_MATMUL_DESC_TRANSA, first);
     SET(status, p->product, cublasLtMatmulDescSetAttribute, CUBLASLT_MATMUL_DESC_TRANSB, second);
@@ -235,7 +235,9 @@ static int product(CudaDevice *c, GemmPlan *p, const void *a, const void *b, voi
     if (!status)
         status = cublasLtMatmul(handle, p->product, &one, b, p->first, a, p->second, &beta, d, p->d, d, p->d,
                                 &p->algorithm, workspace, p->workspace, c->stream);
-    return blas_check(status, "a product", e);
+    /* why it failed, and whether the GPU is lost by it, CUDA says */
+    if (status == CUBLAS_STATUS_EXECUTION_FAILED) code = cuda_check(c, cudaPeekAtLastError(), "a product", e);
+    return code ? code : blas_check(status, "a product", e);
 }
 
 int gemm_run(CudaDevice *c, GemmPlan *p, const void *a, const void *b, void *vector, void *d, void *workspace, Err *e) {

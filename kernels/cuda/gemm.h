@@ -1,5 +1,6 @@
 /* gemm.h: D = epilogue(op(A) op(B)) over row-major matrices, one call of a library: D (m, n), op(A) (m, k),
- * op(B) (k, n). Sums are in fp32. gemm.c asks cuBLASLt; the emulated device has plain loops. */
+ * op(B) (k, n). Sums are in fp32. gemm.c asks cuBLASLt, which has a stand-in for emulated devices
+ * (tests/emulate/cublasLt.c). */
 #ifndef MT_GEMM_H
 #define MT_GEMM_H
 

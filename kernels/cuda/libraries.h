@@ -1,4 +1,4 @@
-/* libraries.h: the device's handles of cuDNN and cuBLASLt. The emulated device has neither and does not include it. */
+/* libraries.h: the device's handles of cuDNN and cuBLASLt. The emulated device's are stand-ins' (tests/emulate). */
 #ifndef MT_LIBRARIES_H
 #define MT_LIBRARIES_H
 

@@ -249,9 +249,10 @@ static double product_error(Lockstep *l, int k, const double *ulp) {
     const View *y = &l->args.out[k - OP_IN];
     const ActAttr *fused = attr_fused(op.kind, &op.attr);
     op_cost(l->p, &op);
-    if (k > OP_IN) { /* db: of dy, or of the op's own dx */
-        int from = op.kind == OP_conv2d_dx || op.kind == OP_linear_dx ? OP_IN : 1;
-        return sum_error(l, from, y, ulp);
+    if (k > OP_IN) { /* db: of dy, or of the op's own dx, whose error it sums up */
+        const bool own = op.kind == OP_conv2d_dx || op.kind == OP_linear_dx;
+        const double rows = (double)l->args.out[0].count / (double)y->count;
+        return sum_error(l, own ? OP_IN : 1, y, ulp) + (own ? sqrt(rows) * product_error(l, OP_IN, ulp) : 0);
     }
     double n = op.flops / 2 / (double)y->count, tf32 = l->precision == PREC_TF32 ? 0x1p-10 * sqrt(n) : 0;
     double a = magnitude(&l->args.in[0], expected_of(l, 0)), b = weight_magnitude(l);

@@ -182,6 +182,11 @@ static void faulty_trim(Device *d, bool all) {
     cpu->table->trim(cpu, all);
 }
 
+static int faulty_sync(Device *d, Err *e) {
+    (void)d;
+    return cpu->table->sync(cpu, e);
+}
+
 static void test_faults(void) {
     static const char *const told[FAULTS] = {"", ": found", "bytes around operand", "input", "the second time",
                                              "the device is gone"};
@@ -191,6 +196,7 @@ static void test_faults(void) {
         table.run = faulty_run;
         table.prepare = faulty_prepare;
         table.trim = faulty_trim;
+        table.sync = faulty_sync;
         Lockstep l = check(&f.base, &nets[0], 1, PREC_AMP_BF16, 0);
         if (!fault) ok(l.wrong == 0 && l.same == l.compared, "the CPU agrees with itself, bit for bit");
         else has_text(l.problem, told[fault], "a fault is found");

@@ -245,6 +245,9 @@ static void check_same(Bench *b, int from, const char *what) {
     }
 }
 
+/* A library's products want matrices that start at whole 16-byte words. */
+static bool runs_anywhere(OpKind kind) { return kind != OP_linear_q && kind != OP_linear_q_dx; }
+
 static void bench_run(Bench *b) {
     bool alias = b->c->kind == OP_view; /* not an operation but a claim: only in place */
     save(b);
@@ -258,9 +261,11 @@ static void bench_run(Bench *b) {
     run(b, alias, false);
     apply_forwards(threads);
     check_same(b, 0, "from run to run");
-    run(b, alias, true);
-    check_guards(b);
-    check_same(b, 0, "where nothing is aligned");
+    if (runs_anywhere(b->c->kind)) {
+        run(b, alias, true);
+        check_guards(b);
+        check_same(b, 0, "where nothing is aligned");
+    }
     if (op_info(b->c->kind)->inplace == 0 && b->operand[0].bytes == b->operand[OP_IN].bytes) run(b, true, false);
     check_guards(b);
     check_same(b, OP_IN, "in place");

@@ -14,7 +14,7 @@ static Device *device;
 static ActFn act; /* of the ops that are prepared */
 static Err e;
 
-/* products: the algorithms' milliseconds (gemm.c) */
+/* products: the algorithms' milliseconds (cublasLt.c) */
 static void open_device(const char *name, const char *products) {
     e = (Err){0, ""};
     setenv("EMULATE_PRODUCTS", products, 1);
