@@ -355,6 +355,7 @@ static const Case cases[] = {
     EACH_BATCHNORM("features", S2(13, 7), S1(7)), EACH_BATCHNORM("two samples", S2(2, 3), S1(3)),
     EACH_BATCHNORM("image", IMAGE, S1(3)), EACH_BATCHNORM("many rows", S4(3, 5, 37, 41), S1(5)),
     EACH_BATCHNORM("many channels", S4(2, 1037, 3, 2), S1(1037)), EACH_BATCHNORM("wide rows", S2(9, 4001), S1(4001)),
+    EACH_BATCHNORM("whole words", S4(2, 40, 9, 8), S1(40)), EACH_BATCHNORM("many channels, whole words", S2(150, 264), S1(264)),
     {"no parameters", OP_batchnorm, .x = IMAGE, .z = S1(3), NORM(1, 0, 0.1f), .absent_in = 6},
     {"not tracked", OP_batchnorm, .x = IMAGE, .z = S1(3), NORM(1, 0, 0.1f), .absent_out = 7 << 3},
     {"mean of all batches", OP_batchnorm, .x = IMAGE, .z = S1(3), NORM(1, 0, -1), .calls = 3},
@@ -363,6 +364,10 @@ static const Case cases[] = {
     EACH_NORM("rows", S2(13, 7), S2(13, 1), S1(7), NORM(1, 1, 0)),
     EACH_NORM("steps", S3(5, 9, 40), S2(45, 1), S1(40), NORM(2, 1, 0)),
     EACH_NORM("wide rows", S2(9, 4001), S2(9, 1), S1(4001), NORM(1, 1, 0)),
+    EACH_NORM("many rows", S2(150, 40), S2(150, 1), S1(40), NORM(1, 1, 0)), /* more than an emulated GPU has at once */
+    EACH_NORM("rows of two warps", S2(5, 1032), S2(5, 1), S1(1032), NORM(1, 1, 0)),
+    EACH_RMSNORM("rms of eight warps", S2(3, 4104), S2(3, 1), S1(4104), NORM(1, 1, 0)),
+    EACH_NORM("rows too wide for registers", S2(2, 8200), S2(2, 1), S1(8200), NORM(1, 1, 0)),
     EACH_NORM("groups of features", S2(5, 12), S2(5, 3), S1(12), NORM(1, 3, 0)),
     EACH_NORM("groups of an image", S4(3, 6, 5, 7), S2(3, 2), S1(6), NORM(1, 2, 0)),
     EACH_NORM("one group", S4(2, 600, 3, 5), S2(2, 1), S1(600), NORM(1, 1, 0)),
