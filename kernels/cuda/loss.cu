@@ -295,8 +295,8 @@ int cuda_cross_entropy_slopes(const KArgs *a, const View *all, Err *e) {
     int64_t few = (int64_t)cuda_of(a)->model.processors * SLOPE_BLOCKS;
     unsigned blocks = (unsigned)min_i64((t->count + LOSS_WARPS - 1) / LOSS_WARPS, few);
     const bool whole = elements_aligned(elements_of(x)) && elements_aligned(to.dx);
-    return launch_op(a, e, whole ? cross_entropy_slopes<LANES> : cross_entropy_slopes<1>, blocks, LOSS_THREADS, to, elements_of(x), elements_of(t), t->count,
-                     x->count / t->count);
+    return launch_op(a, e, whole ? cross_entropy_slopes<LANES> : cross_entropy_slopes<1>, blocks, LOSS_THREADS, to,
+                     elements_of(x), elements_of(t), t->count, x->count / t->count);
 }
 
 int k_cuda_cross_entropy_dx(const KArgs *a, Err *e) {

@@ -366,6 +366,7 @@ static const Case cases[] = {
     EACH_NORM("wide rows", S2(9, 4001), S2(9, 1), S1(4001), NORM(1, 1, 0)),
     EACH_NORM("many rows", S2(150, 40), S2(150, 1), S1(40), NORM(1, 1, 0)), /* more than an emulated GPU has at once */
     EACH_NORM("rows of two warps", S2(5, 1032), S2(5, 1), S1(1032), NORM(1, 1, 0)),
+    EACH_NORM("rows of eight warps", S2(3, 4104), S2(3, 1), S1(4104), NORM(1, 1, 0)),
     EACH_RMSNORM("rms of eight warps", S2(3, 4104), S2(3, 1), S1(4104), NORM(1, 1, 0)),
     EACH_NORM("rows too wide for registers", S2(2, 8200), S2(2, 1), S1(8200), NORM(1, 1, 0)),
     EACH_NORM("groups of features", S2(5, 12), S2(5, 3), S1(12), NORM(1, 3, 0)),
