@@ -1,12 +1,52 @@
-/* channels.h: sums over the rows of a (rows, C) operand, two per channel, in double. The first kernel writes the sums
- * of parts of the rows to the workspace, a second one adds them up. For .cu files. */
+/* channels.h: kernels that run down the rows of (rows, C) operands: sums per channel, and functions of elements and of parameters
+ * that the channels have. For .cu files. */
 #ifndef MT_CHANNELS_H
 #define MT_CHANNELS_H
 
 #include "columns.h"
 #include "elements.h"
 
-/* A block of the second kernel is 32 channels by CHANNEL_ROWS threads that take every CHANNEL_ROWS-th part. */
+/* Calls each(pieces, row) for the rows [begin, end) of the block that are this thread's: pieces[k] are the N channels of input k from
+ * c on. The loads of IN_FLIGHT rows are under way together. */
+template <int N, int K, typename Each>
+static __device__ inline void rows_walk(const ElementsOf<K> &x, int64_t rows, int64_t channels, int64_t c, Each each) {
+    const int64_t part = (rows + gridDim.y - 1) / gridDim.y, begin = part * blockIdx.y, step = blockDim.y;
+    const int64_t end = begin + part < rows ? begin + part : rows;
+    Piece<N> pieces[IN_FLIGHT][K];
+    int64_t row = begin + threadIdx.y;
+    if (c >= channels) return;
+    for (; row + (IN_FLIGHT - 1) * step < end; row += IN_FLIGHT * step) {
+        UNROLLED(IN_FLIGHT)
+        for (int r = 0; r < IN_FLIGHT; r++)
+            for (int k = 0; k < K; k++)
+                pieces[r][k] = piece_load<N>(x.at[k].type, x.at[k].data, (row + r * step) * channels + c);
+        UNROLLED(IN_FLIGHT)
+        for (int r = 0; r < IN_FLIGHT; r++) each(pieces[r], row + r * step);
+    }
+    for (; row < end; row += step) {
+        for (int k = 0; k < K; k++) pieces[0][k] = piece_load<N>(x.at[k].type, x.at[k].data, row * channels + c);
+        each(pieces[0], row);
+    }
+}
+
+template <int K> static inline bool rows_fit(const ElementsOf<K> &x, int64_t channels) {
+    bool fit = true;
+    for (int k = 0; k < K; k++) fit = fit && lanes_fit<COLUMN_LANES>(x.at[k].data, x.at[k].type, channels);
+    return fit;
+}
+
+/* Number c of a parameter in fp32, or `absent` if there is no parameter */
+static __device__ inline float param_at(const float *p, int64_t c, float absent) { return p ? p[c] : absent; }
+
+/* Where shared memory has the parameter of channel c for threads with N channels each: neighbours read neighbouring words. `pitch`
+ * is PARAM_PAD more than the threads; the padding puts what a warp writes for neighbouring channels into different banks. */
+enum { PARAM_PAD = 4 };
+template <int N> static __device__ inline int param_place(int c, int pitch) { return c % N * pitch + c / N; }
+
+/* ---- sums over the rows, two per channel, in double. The first kernel writes the sums of parts of the rows to the workspace, a
+ *      second one adds them up.
+ *
+ * A block of the second kernel is 32 channels by CHANNEL_ROWS threads that take every CHANNEL_ROWS-th part. */
 enum { CHANNEL_ROWS = 8, SUMS = 2 };
 
 static inline int channel_parts(int64_t rows, int64_t channels) { return (int)columns_parts(rows, channels); }
@@ -62,25 +102,10 @@ static __device__ inline void channels_store(double *parts, int64_t channels, co
 template <int N, typename F>
 static __global__ void __launch_bounds__(COLUMN_THREADS, 2)
     channels_kernel(F f, ElementsOf<F::INPUTS> x, double *parts, int64_t rows, int64_t channels) {
-    const int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N, part = (rows + gridDim.y - 1) / gridDim.y;
-    const int64_t begin = part * blockIdx.y, end = begin + part < rows ? begin + part : rows, step = blockDim.y;
-    const bool inside = c < channels;
+    const int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     double sum[N][SUMS] = {};
-    Piece<N> pieces[IN_FLIGHT][F::INPUTS];
-    int64_t row = begin + threadIdx.y;
-    for (; inside && row + (IN_FLIGHT - 1) * step < end; row += IN_FLIGHT * step) {
-        UNROLLED(IN_FLIGHT)
-        for (int r = 0; r < IN_FLIGHT; r++)
-            for (int k = 0; k < F::INPUTS; k++)
-                pieces[r][k] = piece_load<N>(x.at[k].type, x.at[k].data, (row + r * step) * channels + c);
-        UNROLLED(IN_FLIGHT)
-        for (int r = 0; r < IN_FLIGHT; r++) channels_add<N>(f, x, pieces[r], row + r * step, c, sum);
-    }
-    for (; inside && row < end; row += step) {
-        for (int k = 0; k < F::INPUTS; k++)
-            pieces[0][k] = piece_load<N>(x.at[k].type, x.at[k].data, row * channels + c);
-        channels_add<N>(f, x, pieces[0], row, c, sum);
-    }
+    rows_walk<N>(x, rows, channels, c,
+                 [&](const Piece<N> *pieces, int64_t row) { channels_add<N>(f, x, pieces, row, c, sum); });
     channels_store<N>(parts, channels, sum);
 }
 
@@ -89,8 +114,7 @@ template <typename F>
 static inline int channels_run(const KArgs *a, Err *e, F f, ElementsOf<F::INPUTS> x, int64_t rows, int64_t channels) {
     const int64_t parts = channel_parts(rows, channels);
     assert(a->workspace_bytes >= channel_workspace(rows, channels));
-    bool whole = true;
-    for (int k = 0; k < F::INPUTS; k++) whole = whole && lanes_fit<COLUMN_LANES>(x.at[k].data, x.at[k].type, channels);
+    const bool whole = rows_fit(x, channels);
     return launch_op(a, e, whole ? channels_kernel<COLUMN_LANES, F> : channels_kernel<1, F>,
                      columns_grid(channels, whole ? COLUMN_LANES : 1, parts), columns_block(channels), f, x,
                      (double *)a->workspace, rows, channels);
@@ -112,7 +136,51 @@ static __device__ inline double channel_sum(const double *parts, int n, int k, i
     return down_sum(sum);
 }
 
-/* Number c of a parameter in fp32, or `absent` if there is no parameter */
-static __device__ inline float param_at(const float *p, int64_t c, float absent) { return p ? p[c] : absent; }
+/* ---- y = f(x...), by channel: `f` is a struct with F::INPUTS, F::PARAMS and two functions: one makes a channel's parameters from
+ *      what lies in memory; one makes an element of y from those of the inputs and its channel's parameters.
+ *      void prepare(int64_t channel, float *params) const
+ *      float at(const float *x, const float *params) const */
+
+/* A block reads its channels' parameters once, for so many rows at least: they are few beside the elements. */
+enum { BY_CHANNEL_ROWS = 64 };
+
+template <int N, typename F>
+static __global__ void __launch_bounds__(COLUMN_THREADS, 2)
+    by_channel_kernel(const __grid_constant__ F f, Elements y, ElementsOf<F::INPUTS> x, int64_t rows, int64_t channels) {
+    __shared__ float all[F::PARAMS][N * (WARP + PARAM_PAD)];
+    const int width = (int)blockDim.x * N, pitch = (int)blockDim.x + PARAM_PAD;
+    const int64_t first = (int64_t)blockIdx.x * width, c = first + (int)threadIdx.x * N;
+    float params[N][F::PARAMS];
+    for (int i = (int)(threadIdx.y * blockDim.x + threadIdx.x); i < width && first + i < channels; i += COLUMN_THREADS) {
+        f.prepare(first + i, params[0]);
+        for (int k = 0; k < F::PARAMS; k++) all[k][param_place<N>(i, pitch)] = params[0][k];
+    }
+    __syncthreads();
+    for (int n = 0; n < N && c < channels; n++)
+        for (int k = 0; k < F::PARAMS; k++) params[n][k] = all[k][param_place<N>((int)threadIdx.x * N + n, pitch)];
+    rows_walk<N>(x, rows, channels, c, [&](const Piece<N> *pieces, int64_t row) {
+        float values[F::INPUTS][N], result[N];
+        for (int k = 0; k < F::INPUTS; k++) piece_unpack(x.at[k].type, pieces[k], values[k]);
+        for (int n = 0; n < N; n++) {
+            float one[F::INPUTS];
+            for (int k = 0; k < F::INPUTS; k++) one[k] = values[k][n];
+            result[n] = f.at(one, params[n]);
+        }
+        lanes_store<N>(y.type, y.data, row * channels + c, result);
+    });
+}
+
+template <typename F>
+static inline int by_channel_run(const KArgs *a, Err *e, F f, ElementsOf<F::INPUTS> x, int64_t rows, int64_t channels) {
+    const ElementsOf<1> y = {{elements_of(&a->out[0])}};
+    const int lanes = rows_fit(x, channels) && rows_fit(y, channels) ? COLUMN_LANES : 1;
+    const unsigned across = columns_across(channels, lanes);
+    const int64_t each = (int64_t)across * lanes;
+    const dim3 grid((unsigned)((channels + each - 1) / each),
+                    (unsigned)min_i64(columns_parts(rows, channels), (rows + BY_CHANNEL_ROWS - 1) / BY_CHANNEL_ROWS));
+    assert(operand_is_float(&a->out[0]) && a->out[0].count == rows * channels);
+    return launch_op(a, e, lanes > 1 ? by_channel_kernel<COLUMN_LANES, F> : by_channel_kernel<1, F>, grid,
+                     dim3(across, COLUMN_THREADS / across), f, y.at[0], x, rows, channels);
+}
 
 #endif

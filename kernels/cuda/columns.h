@@ -10,14 +10,16 @@
 /* COLUMN_BLOCKS: two for each multiprocessor of the largest GPUs. IN_FLIGHT: rows that a thread loads at once. */
 enum { COLUMN_THREADS = 256, COLUMN_BLOCKS = 264, COLUMN_LANES = 8, IN_FLIGHT = 4 };
 
-/* x: a power of two, so that blocks are full; threads have COLUMN_LANES channels each. Tensors that do not lie in
- * 16-byte words have the same x: so the order of the sums is the same, too, and it is known before a tensor's place
- * is. */
-static inline unsigned columns_width(int64_t channels) {
+/* x for threads that have `lanes` channels each: a power of two, so that blocks are full */
+static inline unsigned columns_across(int64_t channels, int lanes) {
     unsigned x = 1;
-    while (x < WARP && x * COLUMN_LANES < channels) x *= 2;
+    while (x < WARP && x * (unsigned)lanes < channels) x *= 2;
     return x;
 }
+
+/* x of sums. Tensors that do not lie in 16-byte words have the same one: so the order of the sums is the same, too, and it is
+ * known before a tensor's place is. */
+static inline unsigned columns_width(int64_t channels) { return columns_across(channels, COLUMN_LANES); }
 
 /* How many parts the rows are cut into: at least 1, at most COLUMN_BLOCKS */
 static inline int64_t columns_parts(int64_t rows, int64_t channels) {

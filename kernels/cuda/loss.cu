@@ -224,22 +224,51 @@ static __device__ inline double weights_sum(const float *w, int64_t classes) {
     return block_sum(sum);
 }
 
-static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements targets, int64_t rows,
-                                            int64_t classes) {
+/* A lane takes N neighbours at a time, SLOPE_PIECES times; their loads are under way before the first is stored. Pieces begin where
+ * words do, not where rows do: what a row shares of a piece with its neighbours goes element by element. */
+enum { SLOPE_PIECES = 2 };
+
+template <int N>
+static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements targets, int64_t rows, int64_t classes) {
     const int32_t *t = (const int32_t *)targets.data;
     double count = to.attr.sum ? 1.0 : samples_counted(to.counted, to.w, to.samples, to.attr.ignore_index);
-    const int64_t first = loss_first(&to.attr, classes), all_classes = loss_classes(&to.attr, classes);
+    const int64_t shard = loss_first(&to.attr, classes), all_classes = loss_classes(&to.attr, classes);
     double all = weights_sum(to.w, classes);
     float scale = loss_slope_scale(&to.attr, to.state, count);
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
-        bool ignored = t[n] == to.attr.ignore_index;
-        Softmax s = to.stats ? to.stats[n] : softmax_row(&to.attr, ignored, x, n * classes, classes);
-        float mass = ignored ? 0 : loss_mass(&to.attr, to.w, t[n], all, all_classes, s);
-        for (int64_t c = lane_index(); c < classes; c += WARP) {
-            float d = to.attr.log ? 0 : mass * expf(log_softmax(x, n * classes + c, s));
-            d -= loss_even(&to.attr, to.w, c, all_classes);
-            if (first + c == t[n]) d -= loss_sure(&to.attr, to.w, c);
-            dtype_store(to.dx.type, to.dx.data, (size_t)(n * classes + c), ignored ? 0.0f : scale * d);
+        const int64_t first = n * classes, end = first + classes;
+        const int32_t label = t[n];
+        const bool ignored = label == to.attr.ignore_index;
+        Softmax s = to.stats ? to.stats[n] : softmax_row(&to.attr, ignored, x, first, classes);
+        float mass = ignored ? 0 : loss_mass(&to.attr, to.w, label, all, all_classes, s);
+        __syncwarp(); /* dx may be x, which other lanes have read */
+        for (int64_t at = first / N * N + lane_index() * N; at < end; at += SLOPE_PIECES * WARP * N) {
+            float values[SLOPE_PIECES][N];
+            UNROLLED(SLOPE_PIECES)
+            for (int k = 0; k < SLOPE_PIECES; k++) {
+                const int64_t begin = at + k * WARP * N;
+                if (begin >= first && begin + N <= end) lanes_load<N>(x.type, x.data, begin, values[k]);
+                else
+                    for (int i = 0; i < N; i++)
+                        values[k][i] = begin + i >= first && begin + i < end ? element_at(x, begin + i) : 0;
+            }
+            UNROLLED(SLOPE_PIECES)
+            for (int k = 0; k < SLOPE_PIECES; k++) {
+                const int64_t begin = at + k * WARP * N;
+                for (int i = 0; i < N; i++) {
+                    const int64_t c = begin + i - first;
+                    if (c < 0 || c >= classes) continue;
+                    float d = to.attr.log ? 0 : mass * expf(values[k][i] - s.max - s.log_sum);
+                    d -= loss_even(&to.attr, to.w, c, all_classes);
+                    if (shard + c == label) d -= loss_sure(&to.attr, to.w, c);
+                    values[k][i] = ignored ? 0.0f : scale * d;
+                }
+                if (begin >= first && begin + N <= end) lanes_store<N>(to.dx.type, to.dx.data, begin, values[k]);
+                else
+                    for (int i = 0; i < N; i++)
+                        if (begin + i >= first && begin + i < end)
+                            dtype_store(to.dx.type, to.dx.data, (size_t)(begin + i), values[k][i]);
+            }
         }
     }
 }
@@ -265,8 +294,9 @@ int cuda_cross_entropy_slopes(const KArgs *a, const View *all, Err *e) {
     /* few, since each of them counts all labels */
     int64_t few = (int64_t)cuda_of(a)->model.processors * SLOPE_BLOCKS;
     unsigned blocks = (unsigned)min_i64((t->count + LOSS_WARPS - 1) / LOSS_WARPS, few);
-    return launch_op(a, e, cross_entropy_slopes, blocks, LOSS_THREADS, to, elements_of(x), elements_of(t), t->count,
-                     x->count / t->count);
+    const bool whole = elements_aligned(elements_of(x)) && elements_aligned(to.dx);
+    return launch_op(a, e, whole ? cross_entropy_slopes<LANES> : cross_entropy_slopes<1>, blocks, LOSS_THREADS, to,
+                     elements_of(x), elements_of(t), t->count, x->count / t->count);
 }
 
 int k_cuda_cross_entropy_dx(const KArgs *a, Err *e) {

@@ -54,18 +54,16 @@ static __global__ void batch_finish(const __grid_constant__ Batch b) {
 
 /* spread: istd; eval: the variance */
 struct BatchScale {
-    enum { INPUTS = 1 };
+    enum { INPUTS = 1, PARAMS = 2 };
     const float *w, *b, *mean, *spread;
-    int64_t channels;
     float eps;
     bool eval;
-    __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
-        int64_t c = begin % channels;
-        for (int i = 0; i < LANES; i++, c = c + 1 < channels ? c + 1 : 0) {
-            float scale = param_at(w, c, 1) * (eval ? 1 / sqrtf(spread[c] + eps) : spread[c]);
-            y[i] = x[0][i] * scale + (param_at(b, c, 0) - mean[c] * scale);
-        }
+    __device__ void prepare(int64_t c, float *params) const {
+        const float scale = param_at(w, c, 1) * (eval ? 1 / sqrtf(spread[c] + eps) : spread[c]);
+        params[0] = scale;
+        params[1] = param_at(b, c, 0) - mean[c] * scale;
     }
+    __device__ float at(const float *x, const float *params) const { return x[0] * params[0] + params[1]; }
 };
 
 int k_cuda_batchnorm_prepare(const KArgs *a, size_t, void **state, size_t *workspace, Err *e) {
@@ -87,8 +85,8 @@ int k_cuda_batchnorm(const KArgs *a, Err *e) {
     int code = channels_run(a, e, Squares{}, x, rows, channels);
     if (!code && b.batches) code = launch_op(a, e, count_batch, 1, 1, b.batches);
     if (!code) code = launch_op(a, e, batch_finish, channel_blocks(channels), channel_threads(), b);
-    BatchScale f = {floats(&a->batchnorm.w), floats(&a->batchnorm.b), b.mean, b.istd, channels, 0, false};
-    return code ? code : elements_run(a, e, f, x);
+    BatchScale f = {floats(&a->batchnorm.w), floats(&a->batchnorm.b), b.mean, b.istd, 0, false};
+    return code ? code : by_channel_run(a, e, f, x, rows, channels);
 }
 
 int k_cuda_batchnorm_eval(const KArgs *a, Err *e) {
@@ -98,39 +96,41 @@ int k_cuda_batchnorm_eval(const KArgs *a, Err *e) {
     ElementsOf<1> x = {{elements_of(&a->batchnorm_eval.x)}};
     assert(a->batchnorm_eval.y.count == a->batchnorm_eval.x.count && operand_is_vector(w, channels));
     assert(operand_is_vector(b, channels) && operand_is_vector(mean, channels) && operand_is_vector(var, channels));
-    BatchScale f = {floats(w), floats(b), floats(mean), floats(var), channels, a->attr->norm.eps, true};
+    BatchScale f = {floats(w), floats(b), floats(mean), floats(var), a->attr->norm.eps, true};
     int code = norm_check(a, &a->batchnorm_eval.x, e);
-    return code ? code : elements_run(a, e, f, x);
+    return code ? code : by_channel_run(a, e, f, x, a->batchnorm_eval.x.count / channels, channels);
 }
 
 /* ---- batch normalisation, backward: dx = k (dy - db/M - (x - mean) istd dw/M), k = w istd */
 
 struct BatchSlope {
-    enum { INPUTS = 2 };
+    enum { INPUTS = 2, PARAMS = 4 };
     const float *w, *mean, *istd, *dw, *db;
-    int64_t channels;
     float share; /* 1/M */
-    __device__ void eight(float *dx, const float (*x)[LANES], int64_t begin) const {
-        int64_t c = begin % channels;
-        for (int i = 0; i < LANES; i++, c = c + 1 < channels ? c + 1 : 0) {
-            float k = param_at(w, c, 1) * istd[c];
-            dx[i] = x[0][i] * k - (x[1][i] - mean[c]) * (k * istd[c] * dw[c] * share) - k * db[c] * share;
-        }
+    __device__ void prepare(int64_t c, float *params) const {
+        const float k = param_at(w, c, 1) * istd[c];
+        params[0] = k;
+        params[1] = mean[c];
+        params[2] = k * istd[c] * dw[c] * share;
+        params[3] = k * db[c] * share;
+    }
+    __device__ float at(const float *x, const float *params) const {
+        return x[0] * params[0] - (x[1] - params[1]) * params[2] - params[3];
     }
 };
 
 int k_cuda_batchnorm_dx(const KArgs *a, Err *e) {
     const View *w = &a->batchnorm_dx.w, *mean = &a->batchnorm_dx.mean, *istd = &a->batchnorm_dx.istd;
     const View *dw = &a->batchnorm_dx.dw, *db = &a->batchnorm_dx.db;
-    int64_t channels = norm_channels(a, &a->batchnorm_dx.x);
+    const int64_t channels = norm_channels(a, &a->batchnorm_dx.x), rows = a->batchnorm_dx.x.count / channels;
     ElementsOf<2> x = {{elements_of(&a->batchnorm_dx.dy), elements_of(&a->batchnorm_dx.x)}};
     assert(a->batchnorm_dx.dy.count == a->batchnorm_dx.x.count && a->batchnorm_dx.dx.count == a->batchnorm_dx.x.count);
     assert(operand_is_vector(w, channels) && operand_is_vector(mean, channels) && operand_is_vector(istd, channels));
     assert(operand_is_vector(dw, channels) && operand_is_vector(db, channels));
-    BatchSlope f = {floats(w), floats(mean), floats(istd), floats(dw), floats(db), channels,
-                    1.0f / (float)(a->batchnorm_dx.x.count / channels)};
+    BatchSlope f = {floats(w), floats(mean), floats(istd), floats(dw), floats(db),
+                    1.0f / (float)rows};
     int code = norm_check(a, &a->batchnorm_dx.x, e);
-    return code ? code : elements_run(a, e, f, x);
+    return code ? code : by_channel_run(a, e, f, x, rows, channels);
 }
 
 /* ---- within a sample: a block per group of its channels, on all of the sample's rows */
@@ -205,6 +205,140 @@ static __global__ void norm_dx_kernel(const __grid_constant__ Groups g) {
     }
 }
 
+/* ---- the same where a group is a row, and rows have the same parameters (layer norm, RMSNorm). Some warps of the block share a row,
+ *      so many that its elements fit into their registers; the parameters lie in shared memory, for all rows of the block. */
+
+enum { ROW_PIECES = 4, ROW_WARPS = NORM_THREADS / WARP, ROW_PARAMS = 8192 + LANES * PARAM_PAD, ROW_BLOCKS = 2 /* per processor */ };
+
+/* warps: 0 where the rows are not such, or too long */
+static int row_warps(const Groups &g, int params) {
+    const bool fit = lanes_fit<LANES>(g.x.data, g.x.type, g.size) && lanes_fit<LANES>(g.y.data, g.y.type, g.size) &&
+                     (!g.dy.data || lanes_fit<LANES>(g.dy.data, g.dy.type, g.size));
+    int warps = 1;
+    while (warps * (WARP * LANES * ROW_PIECES) < g.size && warps <= ROW_WARPS) warps *= 2;
+    if (!fit || g.groups != 1 || g.rows != 1 || params * (g.size + LANES * PARAM_PAD) > ROW_PARAMS) return 0;
+    return warps <= ROW_WARPS ? warps : 0;
+}
+
+/* A thread's place in the rows: piece k has the channels from (k * lanes + lane) * LANES on. */
+typedef struct RowLane { int lanes, lane, rows, row; } RowLane; /* rows that a block has at once, and which of them */
+
+static __device__ inline RowLane row_lane(int warps) {
+    const int lanes = warps * WARP, lane = (int)threadIdx.x;
+    return RowLane{lanes, lane % lanes, NORM_THREADS / lanes, lane / lanes};
+}
+
+static __device__ inline void row_params(const Groups &g, const float *from, float *params) {
+    const int pitch = (int)g.size / LANES + PARAM_PAD;
+    for (int c = (int)threadIdx.x; from && c < (int)g.size; c += NORM_THREADS) params[param_place<LANES>(c, pitch)] = from[c];
+}
+
+/* width: 0 after the last row; elements after it are 0 */
+static __device__ inline void row_load(float (*values)[LANES], Elements x, int64_t row, int width, const RowLane &r) {
+    Piece<LANES> pieces[ROW_PIECES] = {};
+    UNROLLED(ROW_PIECES)
+    for (int k = 0; k < ROW_PIECES; k++) {
+        const int c = (k * r.lanes + r.lane) * LANES;
+        if (c < width) pieces[k] = piece_load<LANES>(x.type, x.data, row * width + c);
+    }
+    UNROLLED(ROW_PIECES)
+    for (int k = 0; k < ROW_PIECES; k++) piece_unpack(x.type, pieces[k], values[k]);
+}
+
+/* The sum over the threads of a row; all threads of the block must call it. */
+static __device__ inline double row_sum(double x, const RowLane &r) {
+    __shared__ double of_warp[ROW_WARPS];
+    const int warps = r.lanes / WARP, first = r.row * warps;
+    double sum = 0;
+    x = warp_sum(x);
+    if (warps == 1) return x;
+    __syncthreads(); /* an earlier sum may still be read */
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = x;
+    __syncthreads();
+    for (int i = first; i < first + warps; i++) sum += of_warp[i];
+    return sum;
+}
+
+static __global__ void __launch_bounds__(NORM_THREADS, ROW_BLOCKS)
+    norm_rows(const __grid_constant__ Groups g, int64_t rows, int warps) {
+    __shared__ float params[ROW_PARAMS];
+    const RowLane r = row_lane(warps);
+    const int size = (int)g.size, pitch = size / LANES + PARAM_PAD;
+    float *w = params, *b = params + (g.w ? LANES * pitch : 0);
+    row_params(g, g.w, w);
+    row_params(g, g.b, b);
+    __syncthreads();
+    for (int64_t first = (int64_t)blockIdx.x * r.rows; first < rows; first += (int64_t)gridDim.x * r.rows) {
+        const int64_t row = first + r.row;
+        const int width = row < rows ? size : 0;
+        float x[ROW_PIECES][LANES];
+        double sum = 0, squares = 0;
+        row_load(x, g.x, row, width, r);
+        UNROLLED(ROW_PIECES)
+        for (int k = 0; k < ROW_PIECES; k++)
+            for (int n = 0; n < LANES; n++) sum += x[k][n];
+        const float mean = g.mean ? (float)(row_sum(sum, r) / size) : 0.0f;
+        UNROLLED(ROW_PIECES)
+        for (int k = 0; k < ROW_PIECES; k++) {
+            if ((k * r.lanes + r.lane) * LANES >= width) continue;
+            for (int n = 0; n < LANES; n++) {
+                const double centred = (double)(x[k][n] - mean);
+                squares += centred * centred;
+            }
+        }
+        const float istd = (float)(1 / sqrt(row_sum(squares, r) / size + (double)g.eps));
+        UNROLLED(ROW_PIECES)
+        for (int k = 0; k < ROW_PIECES; k++) {
+            const int c = (k * r.lanes + r.lane) * LANES, at = c / LANES;
+            if (c >= width) continue;
+            for (int n = 0; n < LANES; n++)
+                x[k][n] = (x[k][n] - mean) * istd * (g.w ? w[n * pitch + at] : 1) + (g.b ? b[n * pitch + at] : 0);
+            lanes_store<LANES>(g.y.type, g.y.data, row * size + c, x[k]);
+        }
+        if (r.lane || !width) continue;
+        if (g.mean) g.mean[row] = mean;
+        g.istd[row] = istd;
+    }
+}
+
+static __global__ void __launch_bounds__(NORM_THREADS, ROW_BLOCKS)
+    norm_dx_rows(const __grid_constant__ Groups g, int64_t rows, int warps) {
+    __shared__ float w[ROW_PARAMS];
+    const RowLane r = row_lane(warps);
+    const int size = (int)g.size, pitch = size / LANES + PARAM_PAD;
+    row_params(g, g.w, w);
+    __syncthreads();
+    for (int64_t first = (int64_t)blockIdx.x * r.rows; first < rows; first += (int64_t)gridDim.x * r.rows) {
+        const int64_t row = first + r.row;
+        const int width = row < rows ? size : 0;
+        const float mean = width ? param_at(g.mean, row, 0) : 0, istd = width ? g.istd[row] : 0;
+        float x[ROW_PIECES][LANES], slope[ROW_PIECES][LANES];
+        double plain = 0, slanted = 0;
+        row_load(slope, g.dy, row, width, r);
+        row_load(x, g.x, row, width, r);
+        UNROLLED(ROW_PIECES)
+        for (int k = 0; k < ROW_PIECES; k++) {
+            const int at = k * r.lanes + r.lane;
+            if (at * LANES >= width) continue;
+            for (int n = 0; n < LANES; n++) {
+                if (g.w) slope[k][n] *= w[n * pitch + at];
+                x[k][n] -= mean;
+                plain += slope[k][n];
+                slanted += slope[k][n] * x[k][n];
+            }
+        }
+        const float p = g.mean ? (float)(row_sum(plain, r) / size) : 0.0f;
+        const float s = (float)(row_sum(slanted, r) / size) * istd * istd;
+        UNROLLED(ROW_PIECES)
+        for (int k = 0; k < ROW_PIECES; k++) {
+            const int c = (k * r.lanes + r.lane) * LANES;
+            if (c >= width) continue;
+            for (int n = 0; n < LANES; n++) slope[k][n] = istd * (slope[k][n] - p - x[k][n] * s);
+            lanes_store<LANES>(g.y.type, g.y.data, row * size + c, slope[k]);
+        }
+    }
+}
+
 static Groups groups_of(const KArgs *a, const View *x, const View *mean, const View *istd) {
     assert(a->attr->norm.groups > 0 && norm_channels(a, x) % a->attr->norm.groups == 0);
     assert(istd->count % a->attr->norm.groups == 0 && operand_is_fp32(istd) && operand_is_vector(mean, istd->count));
@@ -222,13 +356,24 @@ static Groups groups_of(const KArgs *a, const View *x, const View *mean, const V
     return g;
 }
 
+typedef void RowsKernel(const Groups, int64_t, int);
+typedef void GroupsKernel(const Groups);
+
+/* params: how many of w and b there are */
+static int groups_run(const KArgs *a, Err *e, const Groups &g, int64_t count, int params, RowsKernel *rows, GroupsKernel *groups) {
+    const int warps = row_warps(g, params);
+    if (!warps) return launch_op(a, e, groups, (unsigned)count, NORM_THREADS, g);
+    const int64_t at_once = ROW_WARPS / warps, blocks = (int64_t)cuda_of(a)->model.processors * ROW_BLOCKS;
+    return launch_op(a, e, rows, (unsigned)min_i64((count + at_once - 1) / at_once, blocks), NORM_THREADS, g, count, warps);
+}
+
 int k_cuda_norm(const KArgs *a, Err *e) {
     Groups g = groups_of(a, &a->norm.x, &a->norm.mean, &a->norm.istd);
     assert(operand_is_vector(&a->norm.w, g.channels) && operand_is_vector(&a->norm.b, g.channels));
     g.w = floats(&a->norm.w);
     g.b = floats(&a->norm.b);
     int code = norm_check(a, &a->norm.x, e);
-    return code ? code : launch_op(a, e, norm_kernel, (unsigned)a->norm.istd.count, NORM_THREADS, g);
+    return code ? code : groups_run(a, e, g, a->norm.istd.count, !!g.w + !!g.b, norm_rows, norm_kernel);
 }
 
 int k_cuda_norm_dx(const KArgs *a, Err *e) {
@@ -237,7 +382,7 @@ int k_cuda_norm_dx(const KArgs *a, Err *e) {
     g.dy = elements_of(&a->norm_dx.dy);
     g.w = floats(&a->norm_dx.w);
     int code = norm_check(a, &a->norm_dx.x, e);
-    return code ? code : launch_op(a, e, norm_dx_kernel, (unsigned)a->norm_dx.istd.count, NORM_THREADS, g);
+    return code ? code : groups_run(a, e, g, a->norm_dx.istd.count, !!g.w, norm_dx_rows, norm_dx_kernel);
 }
 
 /* ---- parameters */
