@@ -398,7 +398,7 @@ static float a_part[DEPTH][ROWS];
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void tile_sum(const Operand *a, const Operand *b, int64_t k, int64_t i0, int64_t rows, int64_t j0, int64_t columns) {
-    memset(sums, 0, sizeof sums);
+    for (int64_t j = 0; j < columns; j++) memset(sums[j], 0, (size_t)rows * sizeof **sums);
     for (int64_t l0 = 0; l0 < k; l0 += DEPTH) {
         const int64_t depth = least(DEPTH, k - l0);
         for (int64_t l = 0; l < depth; l++)
