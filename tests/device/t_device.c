@@ -45,6 +45,9 @@ static const Net nets[] = {
      "compress_statistics=false)}", "CrossEntropyLoss", S2(5, 33)},
     {"weights of 8 bits", "Sequential{Linear(33, 50) ReLU Linear8bitLt(50, 70) Tanh Linear8bitLt(70, 9, bias=false)}",
      "CrossEntropyLoss", S2(5, 33)},
+    {"magnitudes", "Sequential{Graph{base_layer:Linear(33, 70)! lora_A.default:Linear(33, 5, bias=false)<-1>"
+     " lora_B.default:Linear(5, 70, bias=false)<1> Scale(2)<2> Add<0,3> lora_magnitude_vector.default:DoraLinear(2)<4>} Tanh"
+     " Linear(70, 9)}", "CrossEntropyLoss", S2(5, 33)},
     {"smooth", "Sequential{Linear(33, 17)}", "SmoothL1Loss(beta=0.3)", S2(5, 33)},
     {"robust", "Sequential{Linear(33, 17)}", "HuberLoss(delta=0.3)", S2(5, 33)},
     {"norms", NET_NORMS, "CrossEntropyLoss", S4(3, 3, 12, 12)},

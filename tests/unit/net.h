@@ -1,6 +1,6 @@
 /* net.h: networks from text, for tests.
  *
- *   layer = Name [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ] [ "&" [ k ] ] [ "^" k { "," k } ">" ]
+ *   layer = [ name ":" ] Kind [ "(" value { "," value } ")" ] [ "{" { layer } "}" ] [ "!" ] [ "&" [ k ] ] [ "^" k { "," k } ">" ]
  *           [ "<" k { "," k } ">" ]
  *             "!": frozen; "&": tied to the layer before it, "&k": to the container's layer k; "<": what it reads, see Layer.from (-1: the input);
  *             "^": whose outputs are the container's, see Layer.result
@@ -99,8 +99,11 @@ static Layer *net_layer(NetText *t, const Layer *parent) {
     net_word(t, word);
     snprintf(where, sizeof where, "net:%d", ++t->layers);
     if (parent && !strcmp(word, "Again")) return net_again(t, parent, where);
-    Layer *l = layer_new(word, where, t->e);
+    char *colon = strchr(word, ':');
+    Layer *l = layer_new(colon ? colon + 1 : word, where, t->e);
     int code = l ? OK : t->e->code;
+    if (colon) *colon = '\0';
+    if (!code && colon) code = layer_set_name(l, word, t->e);
     if (!code && *t->at == '(') {
         t->at++;
         code = net_options(t, l);
