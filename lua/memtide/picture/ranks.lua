@@ -58,18 +58,7 @@ function ranks.facts(experiment, options)
   return {experiment = experiment.name, bars = bars, left = left}
 end
 
-local function categories_of(bars)
-  local out = {}
-  for _, name in ipairs(tide.ORDER) do
-    for _, bar in ipairs(bars) do
-      if (bar.categories[name] or 0) > 0 then
-        out[#out + 1] = name
-        break
-      end
-    end
-  end
-  return out
-end
+local function categories_of(bar) return bar.categories end
 
 local function told(bar, name)
   local part = ("%s %s of %s"):format(step.words({}, name), util.show_bytes(bar.categories[name]), util.show_bytes(bar.bytes))
@@ -97,7 +86,7 @@ function ranks.picture(facts, style)
   local bars, most = facts.bars, 0
   if not bars[1] then return nil, facts.experiment .. ": no cell that was chosen has several ranks (world)" end
   for _, bar in ipairs(bars) do most = math.max(most, bar.bytes) end
-  local names, entries, drawn = categories_of(bars), {}, {}
+  local names, entries, drawn = tide.present(bars, categories_of), {}, {}
   for i, name in ipairs(names) do entries[i] = {text = step.words(facts, name), class = theme.category(name)} end
   local head, y = chart.head(facts.experiment .. ": what each rank has at its peak", facts.left == 0 and "predicted, by category"
     or ("predicted, by category; %d more cells are not shown"):format(facts.left))

@@ -28,12 +28,12 @@ function tide.columns(facts, most)
   return out, each
 end
 
--- The categories that the step has, in the order of the stack
-function tide.categories(facts)
+-- The categories of which one of the items has bytes, in the order of the stack. bytes_of(item) -> {[category] = bytes}
+function tide.present(items, bytes_of)
   local out = {}
   for _, name in ipairs(tide.ORDER) do
-    for _, op in ipairs(facts.ops) do
-      if op.bytes[name] > 0 then
+    for _, item in ipairs(items) do
+      if (bytes_of(item)[name] or 0) > 0 then
         out[#out + 1] = name
         break
       end
@@ -41,6 +41,11 @@ function tide.categories(facts)
   end
   return out
 end
+
+local function bytes_of(op) return op.bytes end
+
+-- The categories that the step has
+function tide.categories(facts) return tide.present(facts.ops, bytes_of) end
 
 function tide.legend(facts)
   local out = {}
