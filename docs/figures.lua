@@ -197,7 +197,7 @@ local NEEDS = {
 }
 
 -- Why a figure cannot be made here; nil: it can.
-local function lacking(one)
+function figures.lacking(one)
   for mark, need in pairs(NEEDS) do
     if one[mark] then
       if need.here == nil then need.here = need.is_here() end
@@ -207,11 +207,11 @@ local function lacking(one)
 end
 
 -- Does the test run it?
-function figures.is_quick(one) return not (one.file or one.minutes or one.measured or one.torch or lacking(one)) end
+function figures.is_quick(one) return not (one.file or one.minutes or one.measured or one.torch) end
 
 -- What became of it, in words; nil: its command fails.
 local function update(one)
-  local why = lacking(one)
+  local why = figures.lacking(one)
   if why then return "left out, " .. why end
   local done, status = (one.file and make or renew)(one)
   if done == nil then return nil, ("FAILED with status %s"):format(status) end

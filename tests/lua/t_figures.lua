@@ -7,8 +7,12 @@ local found = 0
 for _, path in ipairs(figures.pages()) do
   for _, one in ipairs((figures.of_page(path))) do
     if figures.is_quick(one) then
-      found = found + 1
-      tap.is(figures.shown(one), figures.printed(one.body), ("%s:%d: %s (make figures ONLY=--quick)"):format(path, one.first, one.command))
+      local what, lack = ("%s:%d: %s (make figures ONLY=--quick)"):format(path, one.first, one.command), figures.lacking(one)
+      if lack then tap.ok(true, ("%s # SKIP %s"):format(what, lack))
+      else
+        found = found + 1
+        tap.is(figures.shown(one), figures.printed(one.body), what)
+      end
     end
   end
 end
