@@ -215,9 +215,13 @@ static inline Autocast op_autocast(OpKind kind, const Attr *a) {
     return wide ? AUTOCAST_WIDE : op_info(kind)->autocast;
 }
 
-/* Does the kernel exchange numbers with other ranks while it computes? Then no collective op may be under way beside it. */
+/* Does the kernel exchange numbers with other ranks while it computes: a loss of which each has some of the classes? Then no
+ * collective op may be under way beside it. */
 static inline bool attr_exchanges(OpKind kind, const Attr *a) {
-    return (kind == OP_cross_entropy || kind == OP_linear_cross_entropy) && a->loss.world > 1;
+    switch (kind) {
+    case OP_cross_entropy: case OP_linear_cross_entropy: case OP_linear_cross_entropy_dx: return a->loss.world > 0;
+    default: return false;
+    }
 }
 
 /* The fused activation of an op of this kind; NULL: it cannot have one. */

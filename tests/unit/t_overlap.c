@@ -117,8 +117,47 @@ static void test_verifier(const Network *net, Settings s) {
     program_free(p);
 }
 
+#define BLOCK "Residual{Sequential{LayerNorm(64) Linear(64, 128) GELU Linear(128, 64)}} "
+#define WORDS "Sequential{Embedding(64, 64) PositionEmbedding(6, 64) " BLOCK BLOCK BLOCK "LayerNorm(64) Linear(64, 64) Flatten(0, 1)}"
+
+/* Ops whose own kernel exchanges, as the bytes that they send tell: how many there are; *beside: begun ops that are under way then. */
+static int exchanging_kernels(const Program *p, int *beside) {
+    int n = 0, under_way = 0;
+    *beside = 0;
+    for (int i = 0; i < p->n_ops; i++) {
+        const Op *op = &p->ops[i];
+        under_way += op->begun - (op->kind == OP_wait);
+        if (op_exchanges(op->kind) || !op_transfer(p, op).calls) continue;
+        n++;
+        *beside += under_way;
+    }
+    return n;
+}
+
+/* Ranks that have some of the classes each tell each other of them, in one thread with what else they exchange. */
+static void test_vocabulary(void) {
+    for (int chunks = 1; chunks <= 3; chunks += 2) {
+        Err e = {0, ""};
+        Network *net = net_new(WORDS, "CrossEntropyLoss", shape2(4, 6), &e);
+        Settings s = settings_default();
+        s.world = 4;
+        s.mesh.tensor = 2;
+        s.zero = 3;
+        s.gather_ahead = 3;
+        s.accumulate = 2;
+        s.loss_chunks = chunks;
+        s.overlap_comm = true;
+        Program *p = net ? made(net, &s, &e) : NULL;
+        int beside, n = p ? exchanging_kernels(p, &beside) : 0;
+        ok(n > 0 && beside == 0, "a loss in %d parts: %d kernels exchange, and nothing is under way beside them %s", chunks, n, e.text);
+        program_free(p);
+        network_free(net);
+    }
+}
+
 int main(void) {
     Err e = {0, ""};
+    test_vocabulary();
     Network *net = net_new(DEEP, "CrossEntropyLoss", shape2(4, 24), &e);
     if (!ok(net != NULL, "a network %s", e.text)) return tap_done();
     Settings s = settings_default();

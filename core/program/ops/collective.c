@@ -127,7 +127,7 @@ static Transfer handed_on(const Buf *x, const Buf *y) { return (Transfer){x ? (i
 static Transfer of_loss(const Program *p, const Op *op, int labels) {
     const LossAttr *a = &op->attr.loss;
     Transfer t = {0, 0, 0, 0};
-    if (!a->world) return t;
+    if (!attr_exchanges(op->kind, &op->attr)) return t;
     const int64_t rows = shape_elements(&p->bufs[labels].shape);
     t = gathered(row_parts(&p->bufs[labels], a), a->world);
     if (op->kind != OP_cross_entropy) t.calls = t.rounds = (rows + loss_chunk(a, rows) - 1) / loss_chunk(a, rows);
@@ -135,12 +135,10 @@ static Transfer of_loss(const Program *p, const Op *op, int labels) {
 }
 
 CollectiveAttr op_collective(const Op *op) {
-    switch (op->kind) {
-    case OP_transfer: return (CollectiveAttr){.axis = MESH_PIPELINE};
-    case OP_cross_entropy: case OP_linear_cross_entropy: case OP_linear_cross_entropy_dx:
+    if (op->kind == OP_transfer) return (CollectiveAttr){.axis = MESH_PIPELINE};
+    if (attr_exchanges(op->kind, &op->attr))
         return (CollectiveAttr){.world = op->attr.loss.world, .rank = op->attr.loss.rank, .axis = MESH_TENSOR};
-    default: return op->attr.collective;
-    }
+    return op->attr.collective;
 }
 
 Transfer op_transfer(const Program *p, const Op *op) {
