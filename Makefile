@@ -40,6 +40,9 @@ ISAS    = $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),v4 v3) base
 ISA_v4  = -march=x86-64-v4
 ISA_v3  = -march=x86-64-v3
 ISA_base = -O2 -ftree-vectorize
+# The compiler's own, since it may compile for another machine
+TARGET_LD      := $(shell $(CC) -print-prog-name=ld)
+TARGET_OBJCOPY := $(shell $(CC) -print-prog-name=objcopy)
 LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) $(ONCE)) $(ISAS:%=$(BUILD)/kernels/cpu/%.o)
 LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
@@ -130,7 +133,7 @@ $(BUILD)/kernels/cpu/$1/%.o: kernels/cpu/%.c
 	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(ISA_$1) -Wno-psabi -DISA=$1 -c -o $$@ $$<
 
 $(BUILD)/kernels/cpu/$1.o: $(KERNELS:kernels/cpu/%.c=$(BUILD)/kernels/cpu/$1/%.o)
-	$(Q)$(LD) -r -o $$@ $$^ && objcopy --keep-global-symbol=cpu_kernels_$1 $$@
+	$(Q)$(TARGET_LD) -r -o $$@ $$^ && $(TARGET_OBJCOPY) --keep-global-symbol=cpu_kernels_$1 $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa,$i)))
 INCLUDE_tests = -Itests -Ikernels/cuda $(INCLUDE_kernels)
@@ -395,6 +398,9 @@ overhead: all ## what a sweep costs beside its cells' work: time, 10,000 predict
 minimal-check: ## README's two commands in a minimal Debian 12, and how long they take (as root, with debootstrap; TESTS=1: the tests, too)
 	$(Q)sh tests/minimal.sh
 
+arm64-check: ## the program and C tests for arm64, compiled here and run under qemu (minutes)
+	$(Q)BUILD=$(BUILD) sh tests/arm64.sh
+
 slurm-check: all ## memtide slurm with a real Slurm (apt-get install slurm-wlm, as root)
 	$(Q)SLURM=need MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) tests/cli/slurm.sh
 
@@ -534,7 +540,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated shadow cuda-count test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated shadow cuda-count test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check arm64-check slurm-check fit-check gpu-check gpu-pack bench bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)

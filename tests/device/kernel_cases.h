@@ -15,6 +15,7 @@ typedef struct Case {
     uint32_t micro, calls;
     int infinity_at;       /* grad_check: the element that is infinite, + 1; 0: none */
     bool plain;            /* 4 dimensions lie in PyTorch's order */
+    int terms;             /* of the sum that one result is, where a library may add up tens of thousands one after the other; 0: fewer */
 } Case;
 
 /* One operand is two letters. Type: f the case's, g the case's other one (both run through all types, but not two
@@ -346,8 +347,8 @@ static const Case cases[] = {
     EACH_QUANTIZED("rows of half a block", 9, 96, 33), EACH_QUANTIZED("many blocks", 4, 200, 331),
     {"steps", OP_linear_q, .x = S3(2, 3, 65), .y = S3(2, 3, 10), .z = S2(10, 65)},
     {"steps", OP_linear_q_dx, .x = S3(2, 3, 65), .y = S3(2, 3, 10), .z = S2(10, 65)},
-    {"several panels", OP_linear_q, .x = S2(2, 32768), .y = S2(2, 200), .z = S2(200, 32768), .absent_in = NO_NESTED},
-    {"several panels", OP_linear_q_dx, .x = S2(2, 200), .y = S2(2, 32768), .z = S2(32768, 200)},
+    {"several panels", OP_linear_q, .x = S2(2, 32768), .y = S2(2, 200), .z = S2(200, 32768), .absent_in = NO_NESTED, .terms = 32768},
+    {"several panels", OP_linear_q_dx, .x = S2(2, 200), .y = S2(2, 32768), .z = S2(32768, 200), .terms = 32768},
     EACH_DORA("one weight", 1, 1, 1, 1), EACH_DORA("odd", 3, 2, 7, 5), EACH_DORA("whole blocks", 5, 8, 128, 70),
     EACH_DORA("several pieces", 300, 3, 1111, 17), EACH_DORA("many features", 9, 4, 33, 1037),
     {"steps", OP_dora, .x = S3(2, 3, 10), .z = S1(10)}, {"steps", OP_dora_dm, .x = S3(2, 3, 10), .z = S1(10)},
