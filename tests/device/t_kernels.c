@@ -535,7 +535,8 @@ static void test_device(Device *device) {
             if (cases[k].kind != op_tests[i].kind) continue;
             for (size_t f = 0; f < ARRAY_LEN(types); f++)
                 for (size_t g = 0; g < (both ? ARRAY_LEN(types) : 1); g++)
-                    if (f == g || types[f] == DT_F32 || types[g] == DT_F32) {
+                    if ((f == g || types[f] == DT_F32 || types[g] == DT_F32) &&
+                        type_sampled(device, k, types[f]) && type_sampled(device, k, types[g])) {
                         run[n].c = &cases[k];
                         run[n].f = types[f];
                         run[n++].g = types[g];

@@ -8,7 +8,7 @@
 BUILD=$(realpath "${BUILD-build}")
 . tests/tap.sh
 
-export MEMTIDE_CUDA="$BUILD/emulate/memtide_cuda.so" EMULATE_SHADOW=1 TEST_DEVICE=cuda:0 SAMPLE="${SAMPLE-1}"
+export MEMTIDE_CUDA="$BUILD/emulate/memtide_cuda.so" EMULATE_SHADOW=1 TEST_DEVICE=cuda:0 SAMPLE="${SAMPLE-1}" SAMPLE_TYPES=all
 
 # check SEED TEST [ARGUMENT]
 check() {
