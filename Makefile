@@ -263,10 +263,11 @@ $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
 
 # tests that call functions inside the plugin
-INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_count t_gemm t_linear t_conv_ways)
+INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_count t_gemm t_linear t_conv_ways t_tunable)
 $(BUILD)/tests/emulate/t_bias: $(BUILD)/emulate/tests/emulate/t_bias.o
 $(BUILD)/tests/emulate/t_count: $(BUILD)/emulate/tests/emulate/t_count.o
 $(BUILD)/tests/emulate/t_gemm: $(BUILD)/emulate/tests/emulate/t_gemm.o
+$(BUILD)/tests/emulate/t_tunable: $(BUILD)/emulate/tests/emulate/t_tunable.o
 $(BUILD)/tests/emulate/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
 $(BUILD)/tests/emulate/t_conv_ways: $(BUILD)/emulate/tests/cuda/t_conv_ways.o
 $(INSIDE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
