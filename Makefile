@@ -206,6 +206,10 @@ $(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(PLUGIN_OBJ) $(REF_OBJ)
 $(BUILD)/tests/cuda/t_nccl: $(BUILD)/tests/cuda/t_nccl.o $(BUILD)/kernels/cuda/nccl.o $(BUILD)/core/base/err.o
 	$(Q)$(CC) $(CFLAGS) -o $@ $^ -ldl -lm $(EXTRA)
 
+# This one brings a profiler, which no other file of the plugin may find.
+$(BUILD)/tests/cuda/t_nvtx: $(BUILD)/tests/cuda/t_nvtx.o $(BUILD)/kernels/cuda/nvtx.o
+	$(Q)$(CC) $(CFLAGS) -o $@ $^ -lpthread -ldl $(EXTRA)
+
 $(BUILD)/tests/unit/t_bench: $(BUILD)/kernels/cuda/bench.o
 
 shadow: all $(C_TESTS) $(EMULATED_PLUGIN) ## slow: own kernels at every shape, in SEEDS random orders, under the emulated GPU's shadow memory
