@@ -63,16 +63,20 @@ THREADED = $(addprefix $(BUILD)/tests/device/,t_fuzz t_kernels t_sequence)
 # A file that holds a value and changes only when the value does, as a prerequisite of what is built from the value.
 stamp = $(shell mkdir -p $(BUILD); [ -e $(BUILD)/$1 ] && [ "$$(cat $(BUILD)/$1)" = '$2' ] || echo '$2' > $(BUILD)/$1)
 
+$(call stamp,prefix,$(PREFIX))
+
 # The CUDA plugin is built where a GPU is, by `make cuda`, and again where it has been built: nvcc takes minutes.
 NVCC := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA := $(if $(NVCC),$(patsubst %/bin/nvcc,%,$(realpath $(NVCC))))
 CUDA_WANTED := $(filter cuda cuda-test gpu-check gpu-pack,$(MAKECMDGOALS))$(wildcard /dev/nvidiactl /dev/dxg $(BUILD)/memtide_cuda.so)
-CUDA_LACK := $(if $(NVCC),$(if $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h),,no cudnn.h),no nvcc)
-CUDA_LACK := $(or $(CUDA_LACK),$(if $(CUDA_WANTED),,no GPU is here (make cuda builds it all the same)))
+CUDA_MISSING := $(if $(NVCC),$(if $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h),,no cudnn.h),no nvcc)
+CUDA_LACK := $(or $(CUDA_MISSING),$(if $(CUDA_WANTED),,no GPU is here (make cuda builds it all the same)))
 CUDA_PLUGIN = $(if $(CUDA_LACK),,$(BUILD)/memtide_cuda.so)
-# GPUs that the plugin has machine code for: the one that is here, else compute capability 9.0. For later GPUs the driver
-# compiles the PTX of the last one.
-CUDA_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u),90)
+# GPUs that the plugin has machine code for: the one that is here, else compute capability 9.0; "all": each kind from Turing to
+# Blackwell. Code for 8.0 runs on 8.x, too, that for 10.0 on 10.3, that for 12.0 on 12.1. For later GPUs the driver compiles the PTX of
+# the newest one.
+CUDA_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d .),90)
+override CUDA_ARCHS := $(shell printf '%s\n' $(patsubst all,75 80 86 89 90 100 120,$(CUDA_ARCHS)) | sort -nu)
 
 # The planning library asks cuDNN about GPUs that are not here. It is plain C: wherever the headers of cuDNN and CUDA are, with
 # or without nvcc; CUDNN and CUDNN_LIB say where else to look.
@@ -139,6 +143,11 @@ INCLUDE_kernels = $(addprefix -isystem ,$(addsuffix /include,$(CUDA)))
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
 	$(Q)$(CC) $(CFLAGS) -fopenmp -o $@ $^ $(LIBS) $(EXTRA)
 
+# NVIDIA's libraries as pip lays them out: beside a wheel, whose libraries are in site-packages/memtide/bin; and in the Python
+# environment that PREFIX is, where they are in lib/memtide.
+SITES = ../.. $(patsubst $(PREFIX)/lib/%,../%,$(wildcard $(PREFIX)/lib/python3*/*-packages))
+RPATH = $(foreach s,$(SITES),$(foreach l,cudnn cu13 cublas cuda_nvrtc,-Wl,-rpath,'$$ORIGIN/$s/nvidia/$l/lib'))
+
 # ---- the CUDA device: a shared object with the parts of the core that it needs; only its entry point is visible.
 # -z defs: an op without a kernel is a link error.
 PLUGIN_CORE = $(patsubst %,$(BUILD)/core/%.o,base/err base/mem base/shape program/linear_loss program/op program/op_cache)
@@ -150,7 +159,7 @@ CXXWARN = -Wall -Wextra -Wshadow -Wpointer-arith -Wwrite-strings
 # --fmad=false: formulas round as on the CPU; a fused multiply-add must be written as one. -lineinfo, for profilers, takes
 # half of the plugin's size or more, so it is left out unless the build is for a single kind of GPU.
 NVCCFLAGS = -std=c++17 -O3 $(if $(word 2,$(CUDA_ARCHS)),,-lineinfo) -compress-mode=size --fmad=false -Werror all-warnings $(addprefix -Xcompiler ,-fPIC $(CXXWARN)) \
-    $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+    $(if $(word 2,$(CUDA_ARCHS)),--threads 2) $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
     -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 $(call stamp,cuda_archs,$(CUDA_ARCHS))
 
@@ -181,23 +190,24 @@ $(BUILD)/tests/bench/collectives: tests/bench/collectives.c $(LIB_OBJ)
 	@echo "  LINK $@"
 	$(Q)$(MPICC) $(CFLAGS) $(FLAGS) -MF $@.d -o $@ $< $(LIB_OBJ) $(LIBS) $(EXTRA)
 
-$(BUILD)/memtide_plan.so: $(PLAN_OBJ) $(PLUGIN_CORE) kernels/cuda/plan.map
+$(BUILD)/memtide_plan.so: $(PLAN_OBJ) $(PLUGIN_CORE) kernels/cuda/plan.map $(BUILD)/prefix
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/plan.map -o $@ $(filter %.o,$^) \
-	    $(CUDNN_LIB:%=-L%) -lcudnn -ldl -lm $(EXTRA)
+	    $(CUDNN_LIB:%=-L%) -lcudnn -ldl -lm $(RPATH) $(EXTRA)
 
-PLUGIN_OBJ = $(CUDA_C:%.c=$(BUILD)/%.o) $(CUDA_CU:%=$(BUILD)/%.o) $(PLUGIN_CORE)
+CUDA_OBJ = $(CUDA_CU:%=$(BUILD)/%.o)
+PLUGIN_OBJ = $(CUDA_C:%.c=$(BUILD)/%.o) $(CUDA_OBJ) $(PLUGIN_CORE)
 PLUGIN_LIBS = -L$(CUDA)/lib64 -L$(CUDA)/lib -lcudnn -lcublasLt -lcudart_static -lpthread -ldl -lrt -lm
 
-$(BUILD)/memtide_cuda.so: $(PLUGIN_OBJ) kernels/cuda/exports.map $(DEVICES:kernels/cuda/%=$(BUILD)/%)
+$(BUILD)/memtide_cuda.so: $(PLUGIN_OBJ) kernels/cuda/exports.map $(DEVICES:kernels/cuda/%=$(BUILD)/%) $(BUILD)/prefix
 	@echo "  LINK $@"
-	$(Q)$(CXX) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) $(PLUGIN_LIBS) $(EXTRA)
+	$(Q)$(CXX) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) $(PLUGIN_LIBS) $(RPATH) $(EXTRA)
 
-cuda: all ## the CUDA plugin, where no GPU is, too; CUDA_ARCHS="75 80 86 89 90": machine code for several GPUs
+cuda: all ## the CUDA plugin, where no GPU is, too; CUDA_ARCHS=all: machine code for every kind of GPU
 	@$(if $(CUDA_LACK),echo "cuda: $(CUDA_LACK)"; exit 1,:)
 
 # tests of the plugin's internals; they need NVIDIA's libraries, but no GPU
-CUDA_TESTS = $(if $(CUDA_LACK),,$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/*.c)))
+CUDA_TESTS = $(if $(CUDA_MISSING),,$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/*.c)))
 
 $(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(PLUGIN_OBJ) $(REF_OBJ)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ $(PLUGIN_LIBS) -Wl,-rpath,$(CUDA)/lib64 $(EXTRA)
@@ -219,8 +229,11 @@ cuda-count: $(BUILD)/tests/emulate/t_count ## what own kernels move, against the
 	$(Q)$< | sed -n 's/^# |/|/p'
 	$(Q)$(if $(NVCC),echo && NVCC=$(NVCC) ARCH=$(lastword $(CUDA_ARCHS)) sh tests/cuda/registers.sh)
 
+# What nvcc makes is seen wherever nvcc is, cuDNN or not: every .cu is compiled for one kind of GPU, and a small one for each.
+NVCC_TESTS = $(if $(NVCC),tests/cuda/archs.sh)
+
 cuda-test: $(CUDA_TESTS) ## tests of cuDNN's plans for a GPU that is not here, and of the files that keep them
-	$(Q)$(if $(CUDA_LACK),echo "cuda-test: skipped: $(CUDA_LACK)",prove --exec tests/run $(PROVE) $^)
+	$(Q)$(if $(CUDA_MISSING),echo "cuda-test: skipped: $(CUDA_MISSING)",prove --exec tests/run $(PROVE) $^ $(NVCC_TESTS))
 
 $(BUILD)/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
@@ -287,9 +300,9 @@ $(FAULTS): tests/faults.c
 	@echo "  CC   $<"
 	$(Q)$(CC) -O1 -g $(FLAGS) -shared -o $@ $< -ldl
 
-test: all $(C_TESTS) $(CUDA_TESTS) $(MPI_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every test (TAP, by prove)
-	$(Q)$(if $(CUDA_LACK),echo "tests/cuda: skipped: $(CUDA_LACK)")
-	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS)
+test: all $(if $(NVCC),$(CUDA_OBJ)) $(C_TESTS) $(CUDA_TESTS) $(MPI_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every test (TAP, by prove)
+	$(Q)$(if $(CUDA_MISSING),echo "tests/cuda: skipped: $(CUDA_MISSING)")
+	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS) $(NVCC_TESTS)
 	$(Q)$(MAKE) --no-print-directory -Otarget test-again
 
 # some of them again, beside each other: with threads, and with fewer instructions
@@ -511,7 +524,6 @@ $(COMPLETIONS): $(BUILD)/memtide
 	@mkdir -p $(@D)
 	$(Q)$(BUILD)/memtide completion $(@F) > $@
 
-$(call stamp,prefix,$(PREFIX))
 $(BUILD)/share/memtide.pc: packaging/memtide.pc.in core/base/base.h $(BUILD)/prefix
 	@mkdir -p $(@D)
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $< > $@
