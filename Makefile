@@ -63,8 +63,6 @@ THREADED = $(addprefix $(BUILD)/tests/device/,t_fuzz t_kernels t_sequence)
 # A file that holds a value and changes only when the value does, as a prerequisite of what is built from the value.
 stamp = $(shell mkdir -p $(BUILD); [ -e $(BUILD)/$1 ] && [ "$$(cat $(BUILD)/$1)" = '$2' ] || echo '$2' > $(BUILD)/$1)
 
-$(call stamp,prefix,$(PREFIX))
-
 # The CUDA plugin is built where a GPU is, by `make cuda`, and again where it has been built: nvcc takes minutes.
 NVCC := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA := $(if $(NVCC),$(patsubst %/bin/nvcc,%,$(realpath $(NVCC))))
@@ -143,9 +141,9 @@ INCLUDE_kernels = $(addprefix -isystem ,$(addsuffix /include,$(CUDA)))
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
 	$(Q)$(CC) $(CFLAGS) -fopenmp -o $@ $^ $(LIBS) $(EXTRA)
 
-# NVIDIA's libraries as pip lays them out: beside a wheel, whose libraries are in site-packages/memtide/bin; and in the Python
-# environment that PREFIX is, where they are in lib/memtide.
-SITES = ../.. $(patsubst $(PREFIX)/lib/%,../%,$(wildcard $(PREFIX)/lib/python3*/*-packages))
+# NVIDIA's libraries as pip lays them out: beside a wheel, whose libraries are in site-packages/memtide/bin; and in a Python environment
+# of python3's version into which `make install` puts them, in lib/memtide.
+SITES = ../.. $(shell python3 -c 'import sys; print("../python%d.%d/site-packages" % sys.version_info[:2])' 2>/dev/null)
 RPATH = $(foreach s,$(SITES),$(foreach l,cudnn cu13 cublas cuda_nvrtc,-Wl,-rpath,'$$ORIGIN/$s/nvidia/$l/lib'))
 
 # ---- the CUDA device: a shared object with the parts of the core that it needs; only its entry point is visible.
@@ -190,7 +188,7 @@ $(BUILD)/tests/bench/collectives: tests/bench/collectives.c $(LIB_OBJ)
 	@echo "  LINK $@"
 	$(Q)$(MPICC) $(CFLAGS) $(FLAGS) -MF $@.d -o $@ $< $(LIB_OBJ) $(LIBS) $(EXTRA)
 
-$(BUILD)/memtide_plan.so: $(PLAN_OBJ) $(PLUGIN_CORE) kernels/cuda/plan.map $(BUILD)/prefix
+$(BUILD)/memtide_plan.so: $(PLAN_OBJ) $(PLUGIN_CORE) kernels/cuda/plan.map
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/plan.map -o $@ $(filter %.o,$^) \
 	    $(CUDNN_LIB:%=-L%) -lcudnn -ldl -lm $(RPATH) $(EXTRA)
@@ -199,7 +197,7 @@ CUDA_OBJ = $(CUDA_CU:%=$(BUILD)/%.o)
 PLUGIN_OBJ = $(CUDA_C:%.c=$(BUILD)/%.o) $(CUDA_OBJ) $(PLUGIN_CORE)
 PLUGIN_LIBS = -L$(CUDA)/lib64 -L$(CUDA)/lib -lcudnn -lcublasLt -lcudart_static -lpthread -ldl -lrt -lm
 
-$(BUILD)/memtide_cuda.so: $(PLUGIN_OBJ) kernels/cuda/exports.map $(DEVICES:kernels/cuda/%=$(BUILD)/%) $(BUILD)/prefix
+$(BUILD)/memtide_cuda.so: $(PLUGIN_OBJ) kernels/cuda/exports.map $(DEVICES:kernels/cuda/%=$(BUILD)/%)
 	@echo "  LINK $@"
 	$(Q)$(CXX) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) $(PLUGIN_LIBS) $(RPATH) $(EXTRA)
 
@@ -524,6 +522,7 @@ $(COMPLETIONS): $(BUILD)/memtide
 	@mkdir -p $(@D)
 	$(Q)$(BUILD)/memtide completion $(@F) > $@
 
+$(call stamp,prefix,$(PREFIX))
 $(BUILD)/share/memtide.pc: packaging/memtide.pc.in core/base/base.h $(BUILD)/prefix
 	@mkdir -p $(@D)
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $< > $@
