@@ -150,7 +150,7 @@ RPATH = $(foreach s,$(SITES),$(foreach l,cudnn cu13 cublas cuda_nvrtc,-Wl,-rpath
 # -z defs: an op without a kernel is a link error.
 PLUGIN_CORE = $(patsubst %,$(BUILD)/core/%.o,base/err base/mem base/shape program/linear_loss program/op program/op_cache)
 PLUGIN_LINK = -shared -Wl,-z,defs -Wl,--version-script=$(filter %.map,$^)
-CUDA_C  = $(filter-out kernels/cuda/plan.c,$(wildcard kernels/cuda/*.c))
+CUDA_C  = $(filter-out kernels/cuda/plan.c kernels/cuda/plan_card.c,$(wildcard kernels/cuda/*.c))
 CUDA_CU = $(wildcard kernels/cuda/*.cu)
 DEVICES = $(wildcard kernels/cuda/devices/*)
 CXXWARN = -Wall -Wextra -Wshadow -Wpointer-arith -Wwrite-strings
@@ -167,7 +167,7 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda_archs
 	$(Q)$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -Icore -c -o $@ $<
 
 # ---- the planning library: the part of the plugin that asks cuDNN, and needs neither a GPU nor nvcc
-PLAN_C = $(addprefix kernels/cuda/,plan.c cudnn_device.c cudnn_graph.c engines.c tuned.c cache.c)
+PLAN_C = $(addprefix kernels/cuda/,plan.c plan_card.c cudnn_device.c cudnn_graph.c engines.c tuned.c cache.c)
 PLAN_OBJ = $(PLAN_C:kernels/cuda/%.c=$(BUILD)/plan/%.o)
 $(BUILD)/plan/%.o: kernels/cuda/%.c
 	@mkdir -p $(@D)
@@ -210,6 +210,9 @@ CUDA_TESTS = $(if $(CUDA_MISSING),,$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildc
 $(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(PLUGIN_OBJ) $(REF_OBJ)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ $(PLUGIN_LIBS) -Wl,-rpath,$(CUDA)/lib64 $(EXTRA)
 
+# This one describes cards.
+$(BUILD)/tests/cuda/t_card_plans: $(BUILD)/plan/plan_card.o $(BUILD)/core/eager/card.o
+
 # This one needs nccl.h, and neither the rest of the plugin nor a GPU.
 $(BUILD)/tests/cuda/t_nccl: $(BUILD)/tests/cuda/t_nccl.o $(BUILD)/kernels/cuda/nccl.o $(BUILD)/core/base/err.o
 	$(Q)$(CC) $(CFLAGS) -o $@ $^ -ldl -lm $(EXTRA)
@@ -231,7 +234,7 @@ cuda-count: $(BUILD)/tests/emulate/t_count ## what own kernels move, against the
 NVCC_TESTS = $(if $(NVCC),tests/cuda/archs.sh)
 
 cuda-test: $(CUDA_TESTS) ## tests of cuDNN's plans for a GPU that is not here, and of the files that keep them
-	$(Q)$(if $(CUDA_MISSING),echo "cuda-test: skipped: $(CUDA_MISSING)",prove --exec tests/run $(PROVE) $^ $(NVCC_TESTS))
+	$(Q)$(if $(CUDA_MISSING),echo "cuda-test: skipped: $(CUDA_MISSING)",PLANS=all prove --exec tests/run $(PROVE) $^ $(NVCC_TESTS))
 
 $(BUILD)/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
