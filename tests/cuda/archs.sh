@@ -2,7 +2,8 @@
 # has made. The smallest .cu file stands for all.
 . tests/tap.sh
 object=$WORK/kernels/cuda/nhwc_to_nchw.cu.o
-(cd "$ROOT" && make BUILD="$WORK" CUDA_ARCHS=all "$object") >log 2>&1 || sed 's/^/# /' log
+unset MAKEFLAGS MFLAGS MAKELEVEL
+(cd "$ROOT" && make ${NVCC:+NVCC="$NVCC"} BUILD="$WORK" CUDA_ARCHS=all "$object") >log 2>&1 || sed 's/^/# /' log
 
 # A fat binary is a header (magic, version, bytes of the header, bytes that follow) and its images: each a header (1: PTX, 2: machine
 # code; bytes of the header; bytes that follow; options; version; compute capability) and its bytes.
