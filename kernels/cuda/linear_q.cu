@@ -16,14 +16,14 @@ template <int N> static __device__ inline void numbers(const Quantized &w, const
         return;
     }
     const float absmax = quant4_absmax(&w, i / QUANT_BLOCK);
-    if (N == 1) {
+    if constexpr (N == 1) {
         x[0] = map[quant4_code(w.codes, i)] * absmax;
-        return;
-    }
-    for (int k = 0; k < N / 2; k++) {
-        const int two = w.codes[i / 2 + k];
-        x[2 * k] = map[two >> 4] * absmax;
-        x[(2 * k + 1) % N] = map[two & 15] * absmax;
+    } else {
+        for (int k = 0; k < N / 2; k++) {
+            const int two = w.codes[i / 2 + k];
+            x[2 * k] = map[two >> 4] * absmax;
+            x[2 * k + 1] = map[two & 15] * absmax;
+        }
     }
 }
 

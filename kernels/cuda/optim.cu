@@ -136,7 +136,9 @@ extern "C" int cuda_flush(CudaDevice *c, Err *e) {
     const int64_t most = (int64_t)c->model.processors * MULTIPROCESSOR_BLOCKS;
     const dim3 grid((unsigned)min_i64(q->update.chunks, most));
     const char *name = op_info(q->kind)->name;
+    cuda_range_begin(c, name, "queued");
     const int code = cuda_check(c, launch(kernel_of(q->kind), grid, dim3(THREADS), c->stream, q->update), name, e);
+    cuda_range_end(c);
     q->update.n = 0; /* also after a failure: nothing is launched twice */
     return code;
 }
