@@ -47,19 +47,22 @@ static __device__ inline float bias_at(Elements bias, int64_t i) { return bias.d
 
 struct DoraFeatures {
     enum { INPUTS = 1 };
-    Elements magnitude, norm, bias;
-    int64_t count;
-    __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
-        int64_t c = begin % count;
-        for (int i = 0; i < LANES; i++, c = c + 1 < count ? c + 1 : 0)
-            y[i] = dora_feature(x[0][i], bias_at(bias, c), dora_factor(element_at(magnitude, c), element_at(norm, c)));
+    Repeated magnitude, norm, bias;
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t begin) const {
+        float m[QUAD], n[QUAD], b[QUAD] = {};
+        repeated_load(magnitude, begin, m);
+        repeated_load(norm, begin, n);
+        if (bias.x.data) repeated_load(bias, begin, b);
+        for (int i = 0; i < QUAD; i++) y[i] = dora_feature(x[0][i], b[i], dora_factor(m[i], n[i]));
     }
 };
 
 int k_cuda_dora(const KArgs *a, Err *e) {
     assert(a->dora.x.count == a->dora.y.count && a->dora.x.count % a->dora.norm.count == 0);
     const ElementsOf<1> x = {{elements_of(&a->dora.x)}};
-    const DoraFeatures f = {elements_of(&a->dora.magnitude), elements_of(&a->dora.norm), elements_of(&a->dora.b), a->dora.norm.count};
+    const int64_t features = a->dora.norm.count;
+    const DoraFeatures f = {repeated_of(&a->dora.magnitude, features, 0), repeated_of(&a->dora.norm, features, 0),
+                            repeated_of(&a->dora.b, features, 0)};
     return elements_run(a, e, f, x);
 }
 

@@ -82,19 +82,19 @@ static int64_t offset_of(const KArgs *a, const View *w) { return a->attr->axis.s
 
 struct AddRows {
     enum { INPUTS = 1 };
-    Elements w;
-    int64_t sample, first;
-    __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
-        int64_t at = begin % sample;
-        for (int i = 0; i < LANES; i++, at = at + 1 < sample ? at + 1 : 0) y[i] = x[0][i] + element_at(w, first + at);
+    Repeated w;
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t begin) const {
+        float row[QUAD];
+        repeated_load(w, begin, row);
+        for (int i = 0; i < QUAD; i++) y[i] = x[0][i] + row[i];
     }
 };
 
 int k_cuda_add_rows(const KArgs *a, Err *e) {
     ElementsOf<1> x = {{elements_of(&a->add_rows.x)}};
     assert(a->add_rows.x.count == a->add_rows.y.count && a->add_rows.w.count >= sample_size(&a->add_rows.y));
-    return elements_run(a, e, AddRows{elements_of(&a->add_rows.w), sample_size(&a->add_rows.y),
-                                     offset_of(a, &a->add_rows.w)}, x);
+    const View *w = &a->add_rows.w;
+    return elements_run(a, e, AddRows{repeated_of(w, sample_size(&a->add_rows.y), offset_of(a, w))}, x);
 }
 
 static __global__ void sum_samples(Elements dw, Elements dy, int64_t count, int64_t first, int64_t sample,

@@ -5,8 +5,8 @@
 
 struct Product {
     enum { INPUTS = 2 };
-    __device__ void eight(float *y, const float (*x)[LANES], int64_t) const {
-        for (int i = 0; i < LANES; i++) y[i] = x[0][i] * x[1][i];
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t) const {
+        for (int i = 0; i < QUAD; i++) y[i] = x[0][i] * x[1][i];
     }
 };
 

@@ -294,7 +294,7 @@ int cuda_cross_entropy_slopes(const KArgs *a, const View *all, Err *e) {
     /* few, since each of them counts all labels */
     int64_t few = (int64_t)cuda_of(a)->model.processors * SLOPE_BLOCKS;
     unsigned blocks = (unsigned)min_i64((t->count + LOSS_WARPS - 1) / LOSS_WARPS, few);
-    const bool whole = elements_aligned(elements_of(x)) && elements_aligned(to.dx);
+    const bool whole = lanes_fit<LANES>(x->data, x->dtype, 0) && lanes_fit<LANES>(dx->data, dx->dtype, 0);
     return launch_op(a, e, whole ? cross_entropy_slopes<LANES> : cross_entropy_slopes<1>, blocks, LOSS_THREADS, to,
                      elements_of(x), elements_of(t), t->count, x->count / t->count);
 }
@@ -326,19 +326,22 @@ int cuda_cross_entropy_finish(const KArgs *a, const void *sums, size_t bytes, Er
 /* ---- losses of single elements: x and t of one shape and order */
 
 static __global__ void element_terms(LossTo to, Elements x, Elements t, int64_t count, int64_t) {
-    int64_t stride = (int64_t)gridDim.x * blockDim.x * LANES;
     ElementsOf<2> both = {{x, t}};
     bool aligned = elements_aligned(x) && elements_aligned(t);
     LossPart mine = {0, 0};
-    for (int64_t begin = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * LANES; begin < count; begin += stride) {
-        int n = count - begin < LANES ? (int)(count - begin) : LANES;
-        float values[2][LANES], sum = 0;
-        elements_load(values, both, begin, n, aligned && n == LANES);
-        for (int i = 0; i < LANES; i++)
-            if (i < n)
-                sum += loss_term(to.attr.f, values[0][i], values[1][i], loss_beta(&to.attr, to.w, to.weights, begin + i));
-        mine.sum += sum;
-        mine.count += n;
+    for (int64_t begin = elements_first(); begin < count; begin += elements_stride()) {
+        float values[TURN_QUADS][2][QUAD];
+        elements_load(values, both, begin, count, aligned);
+        UNROLLED(TURN_QUADS)
+        for (int q = 0; q < TURN_QUADS; q++) {
+            const float(*x4)[QUAD] = values[q];
+            for (int i = 0; i < QUAD; i++) {
+                const int64_t at = begin + q * QUAD_STEP + i;
+                if (at >= count) break;
+                mine.sum += (double)loss_term(to.attr.f, x4[0][i], x4[1][i], loss_beta(&to.attr, to.w, to.weights, at));
+                mine.count++;
+            }
+        }
     }
     part_store(&to, mine);
 }
@@ -350,9 +353,9 @@ struct ElementSlope {
     int64_t count;
     const float *w; /* [weights] or NULL */
     int64_t weights;
-    __device__ void eight(float *dx, const float (*x)[LANES], int64_t begin) const {
+    __device__ void four(float *dx, const float (*x)[QUAD], int64_t begin) const {
         float scale = loss_slope_scale(&attr, state, (double)count);
-        for (int i = 0; i < LANES; i++)
+        for (int i = 0; i < QUAD; i++)
             dx[i] = scale * loss_slope(attr.f, x[0][i], x[1][i], loss_beta(&attr, w, weights, begin + i));
     }
 };

@@ -105,7 +105,7 @@ struct GradSquare {
     enum { INPUTS = 1 };
     float *square;
     SquareAttr how;
-    __device__ double term(const float (*g)[LANES], int i) const { return (double)g[0][i] * (double)g[0][i]; }
+    __device__ double term(const float (*g)[QUAD], int i) const { return (double)g[0][i] * (double)g[0][i]; }
     __device__ void store(double sum) const {
         *square = (float)((how.first ? 0.0 : (double)*square) + (double)how.share * sum);
     }

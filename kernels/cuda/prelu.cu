@@ -4,37 +4,35 @@
 
 struct Prelu {
     enum { INPUTS = 1 };
-    Elements w;
-    int64_t count;
-    __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
-        int64_t c = begin % count;
-        for (int i = 0; i < LANES; i++, c = c + 1 < count ? c + 1 : 0)
-            y[i] = x[0][i] < 0.0f ? element_at(w, c) * x[0][i] : x[0][i];
+    Repeated w;
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t begin) const {
+        float slope[QUAD];
+        repeated_load(w, begin, slope);
+        for (int i = 0; i < QUAD; i++) y[i] = x[0][i] < 0.0f ? slope[i] * x[0][i] : x[0][i];
     }
 };
 
 struct PreluSlope {
     enum { INPUTS = 2 };
-    Elements w;
-    int64_t count;
-    __device__ void eight(float *dx, const float (*x)[LANES], int64_t begin) const {
-        int64_t c = begin % count;
-        for (int i = 0; i < LANES; i++, c = c + 1 < count ? c + 1 : 0)
-            dx[i] = x[1][i] > 0.0f ? x[0][i] : element_at(w, c) * x[0][i];
+    Repeated w;
+    __device__ void four(float *dx, const float (*x)[QUAD], int64_t begin) const {
+        float slope[QUAD];
+        repeated_load(w, begin, slope);
+        for (int i = 0; i < QUAD; i++) dx[i] = x[1][i] > 0.0f ? x[0][i] : slope[i] * x[0][i];
     }
 };
 
 int k_cuda_prelu(const KArgs *a, Err *e) {
     assert(a->prelu.x.count == a->prelu.y.count && a->prelu.x.count % a->prelu.w.count == 0);
     ElementsOf<1> x = {{elements_of(&a->prelu.x)}};
-    return elements_run(a, e, Prelu{elements_of(&a->prelu.w), a->prelu.w.count}, x);
+    return elements_run(a, e, Prelu{repeated_of(&a->prelu.w, a->prelu.w.count, 0)}, x);
 }
 
 int k_cuda_prelu_dx(const KArgs *a, Err *e) {
     assert(a->prelu_dx.dy.count == a->prelu_dx.dx.count && a->prelu_dx.x.count == a->prelu_dx.dx.count);
     assert(a->prelu_dx.x.count % a->prelu_dx.w.count == 0);
     ElementsOf<2> x = {{elements_of(&a->prelu_dx.dy), elements_of(&a->prelu_dx.x)}};
-    return elements_run(a, e, PreluSlope{elements_of(&a->prelu_dx.w), a->prelu_dx.w.count}, x);
+    return elements_run(a, e, PreluSlope{repeated_of(&a->prelu_dx.w, a->prelu_dx.w.count, 0)}, x);
 }
 
 /* ---- the slopes' gradient */
@@ -49,7 +47,7 @@ struct SlopeSums {
 struct OneSlopeSum {
     enum { INPUTS = 2 };
     Elements dw;
-    __device__ double term(const float (*x)[LANES], int i) const { return slope_term(x[0][i], x[1][i]); }
+    __device__ double term(const float (*x)[QUAD], int i) const { return slope_term(x[0][i], x[1][i]); }
     __device__ void store(double sum) const { dtype_store(dw.type, dw.data, 0, (float)sum); }
 };
 
