@@ -66,18 +66,28 @@ static __device__ inline double down_sum(double mine) {
     return sum;
 }
 
-/* ---- `f` is a struct with F::INPUTS and a function that adds the element of a row and channel to the channel's sums:
- *      void add(const float *x, int64_t row, int64_t channel, double *sum) const */
+/* ---- `f` is a struct with F::INPUTS, F::PARAMS, F::ROW and three functions: one makes a channel's parameters from what lies in
+ *      memory, one a row's; one adds an element to its channel's sums.
+ *      void prepare(int64_t channel, float *params) const
+ *      void row(int64_t row, int64_t channel, float *of_row) const: for the N channels from `channel` on
+ *      void add(const float *x, const float *params, const float *of_row, double *sum) const */
+
+/* Most sums have neither. */
+struct PlainSums {
+    enum { PARAMS = 1, ROW = 1 };
+    __device__ void prepare(int64_t, float *) const {}
+    __device__ void row(int64_t, int64_t, float *) const {}
+};
 
 template <int N, typename F>
 static __device__ inline void channels_add(const F &f, const ElementsOf<F::INPUTS> &x, const Piece<N> *pieces,
-                                           int64_t row, int64_t c, double (*sum)[SUMS]) {
+                                           const float (*params)[F::PARAMS], const float *of_row, double (*sum)[SUMS]) {
     float values[F::INPUTS][N];
     for (int k = 0; k < F::INPUTS; k++) piece_unpack(x.at[k].type, pieces[k], values[k]);
     for (int n = 0; n < N; n++) {
         float one[F::INPUTS];
         for (int k = 0; k < F::INPUTS; k++) one[k] = values[k][n];
-        f.add(one, row, c + n, sum[n]);
+        f.add(one, params[n], of_row, sum[n]);
     }
 }
 
@@ -104,17 +114,23 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 2)
     channels_kernel(F f, ElementsOf<F::INPUTS> x, double *parts, int64_t rows, int64_t channels) {
     const int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     double sum[N][SUMS] = {};
-    rows_walk<N>(x, rows, channels, c,
-                 [&](const Piece<N> *pieces, int64_t row) { channels_add<N>(f, x, pieces, row, c, sum); });
+    float params[N][F::PARAMS];
+    for (int n = 0; n < N && c < channels; n++) f.prepare(c + n, params[n]);
+    rows_walk<N>(x, rows, channels, c, [&](const Piece<N> *pieces, int64_t row) {
+        float of_row[F::ROW];
+        f.row(row, c, of_row);
+        channels_add<N>(f, x, pieces, params, of_row, sum);
+    });
     channels_store<N>(parts, channels, sum);
 }
 
-/* Enqueues the first kernel, which leaves channel_parts(rows, channels) parts in the workspace. */
+/* Enqueues the first kernel, which leaves channel_parts(rows, channels) parts in the workspace. pieces: a thread may have
+ * COLUMN_LANES channels */
 template <typename F>
-static inline int channels_run(const KArgs *a, Err *e, F f, ElementsOf<F::INPUTS> x, int64_t rows, int64_t channels) {
+static inline int channels_run(const KArgs *a, Err *e, F f, ElementsOf<F::INPUTS> x, int64_t rows, int64_t channels, bool pieces) {
     const int64_t parts = channel_parts(rows, channels);
     assert(a->workspace_bytes >= channel_workspace(rows, channels));
-    const bool whole = rows_fit(x, channels);
+    const bool whole = pieces && rows_fit(x, channels);
     return launch_op(a, e, whole ? channels_kernel<COLUMN_LANES, F> : channels_kernel<1, F>,
                      columns_grid(channels, whole ? COLUMN_LANES : 1, parts), columns_block(channels), f, x,
                      (double *)a->workspace, rows, channels);

@@ -42,9 +42,6 @@ int k_cuda_dora_norm(const KArgs *a, Err *e) {
 
 /* ---- features */
 
-/* bias: data NULL where there is none */
-static __device__ inline float bias_at(Elements bias, int64_t i) { return bias.data ? element_at(bias, i) : 0.0f; }
-
 struct DoraFeatures {
     enum { INPUTS = 1 };
     Repeated magnitude, norm, bias;
@@ -68,11 +65,12 @@ int k_cuda_dora(const KArgs *a, Err *e) {
 
 /* ---- the magnitudes' gradient */
 
-struct DoraTerms {
+struct DoraTerms : PlainSums {
     enum { INPUTS = 2 };
-    Elements bias;
-    __device__ void add(const float *x, int64_t, int64_t channel, double *sum) const {
-        sum[0] += (double)dora_term(x[0], x[1], bias_at(bias, channel));
+    Elements bias; /* data NULL where there is none */
+    __device__ void prepare(int64_t c, float *params) const { params[0] = bias.data ? element_at(bias, c) : 0.0f; }
+    __device__ void add(const float *x, const float *params, const float *, double *sum) const {
+        sum[0] += (double)dora_term(x[0], x[1], params[0]);
     }
 };
 
@@ -92,7 +90,7 @@ int k_cuda_dora_dm(const KArgs *a, Err *e) {
     const int64_t channels = a->dora_dm.norm.count, rows = a->dora_dm.x.count / channels;
     assert(a->dora_dm.dy.count == a->dora_dm.x.count && a->dora_dm.x.count % channels == 0);
     const ElementsOf<2> both = {{elements_of(&a->dora_dm.dy), elements_of(&a->dora_dm.x)}};
-    const int code = channels_run(a, e, DoraTerms{elements_of(&a->dora_dm.b)}, both, rows, channels);
+    const int code = channels_run(a, e, DoraTerms{{}, elements_of(&a->dora_dm.b)}, both, rows, channels, true);
     if (code) return code;
     return launch_op(a, e, dora_finish, channel_blocks(channels), channel_threads(), (const double *)a->workspace,
                      channel_parts(rows, channels), channels, (const float *)a->dora_dm.norm.data, elements_of(&a->dora_dm.dm));

@@ -29,7 +29,8 @@ static __device__ inline int64_t elements_first() {
 }
 static __device__ inline int64_t elements_stride() { return (int64_t)gridDim.x * (TURN_QUADS * QUAD_STEP); }
 
-/* The N elements of x from `begin` on that lie before `count`, then zeros. aligned: x is, and begin is a multiple of N. */
+/* The N elements of x from `begin` on that lie before `count`, then zeros. aligned: x is for words of N, and begin is a multiple
+ * of N. */
 template <int N>
 static __device__ inline void some_load(Elements x, int64_t begin, int64_t count, bool aligned, float *values) {
     if (aligned && begin + N <= count) {

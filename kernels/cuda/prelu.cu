@@ -39,9 +39,9 @@ int k_cuda_prelu_dx(const KArgs *a, Err *e) {
 
 static __device__ double slope_term(float dy, float x) { return x > 0.0f ? 0 : (double)(dy * x); }
 
-struct SlopeSums {
+struct SlopeSums : PlainSums {
     enum { INPUTS = 2 };
-    __device__ void add(const float *x, int64_t, int64_t, double *sum) const { sum[0] += slope_term(x[0], x[1]); }
+    __device__ void add(const float *x, const float *, const float *, double *sum) const { sum[0] += slope_term(x[0], x[1]); }
 };
 
 struct OneSlopeSum {
@@ -71,7 +71,7 @@ int k_cuda_prelu_dw(const KArgs *a, Err *e) {
     const Elements dw = elements_of(&a->prelu_dw.dw);
     const ElementsOf<2> both = {{elements_of(&a->prelu_dw.dy), elements_of(&a->prelu_dw.x)}};
     if (channels == 1) return sum_run(a, e, OneSlopeSum{dw}, both, a->prelu_dw.x.count);
-    int code = channels_run(a, e, SlopeSums{}, both, rows, channels);
+    int code = channels_run(a, e, SlopeSums{}, both, rows, channels, true);
     if (code) return code;
     return launch_op(a, e, slopes_finish, channel_blocks(channels), channel_threads(), (const double *)a->workspace,
                      channel_parts(rows, channels), channels, dw);
