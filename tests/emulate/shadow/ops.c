@@ -6,12 +6,12 @@
 
 static const DeviceTable *real;
 
-/* Updates wait until there are many (optim.cu): what they may touch adds up as long as ops have one kind. */
+/* Updates wait until there are many (queue.h): what they may touch adds up as long as ops have one kind. */
 static bool is_queued(OpKind kind) {
     switch (kind) {
 #define EACH(op, ...) case OP_##op:
 #include "program/optimizers.def"
-    case OP_grad_check: return true;
+    case OP_grad_check: case OP_grad_square: case OP_adam8bit: return true;
     default: return false;
     }
 }
