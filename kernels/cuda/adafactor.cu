@@ -29,7 +29,16 @@ typedef struct Job {
 static int size_parts(int64_t count) { return (int)sum_parts(count, sizeof(double), PARTS_MAX * sizeof(double)); }
 static size_t head_bytes(int64_t count) { return sizeof(Scalars) + 2 * (size_t)size_parts(count) * sizeof(double); }
 
-static __device__ OptimStep step_of(const Job &j) { return optim_step(&j.rule, j.state, j.lr, j.square); }
+/* What is the same for all numbers, by one thread of the block; all of its threads must call it. */
+static __device__ const OptimStep &block_step(const Job &j) {
+    __shared__ OptimStep step;
+    if (threadIdx.x == 0 && threadIdx.y == 0) {
+        const OptimStep now = optim_step(&j.rule, j.state, j.lr, j.square);
+        step = now;
+    }
+    __syncthreads();
+    return step;
+}
 
 /* ---- means along the middle of (before, terms, after) */
 
@@ -44,8 +53,7 @@ static int mean_parts(const Middle &m, size_t bytes) {
     return (int)max_i64(1, min_i64(wanted, room));
 }
 
-static __device__ void mean_store(const Job &j, const Elements &mean, int64_t item, double of_squares) {
-    const OptimStep step = step_of(j);
+static __device__ void mean_store(const OptimStep &step, const Elements &mean, int64_t item, double of_squares) {
     dtype_store(mean.type, mean.data, (size_t)item, adafactor_mean(&step, element_at(mean, item), (float)of_squares));
 }
 
@@ -57,21 +65,19 @@ static __global__ void __launch_bounds__(ELEMENT_THREADS) mean_kernel(Job j, Ele
     const int64_t first = share * blockIdx.y, end = first + share < m.terms ? first + share : m.terms;
     const int64_t stride = LINE ? 1 : WARP, step = LINE ? (int64_t)ELEMENT_THREADS : (int64_t)CHANNEL_ROWS;
     const int64_t mine = LINE ? threadIdx.x : threadIdx.y;
-    __shared__ float unscale;
     if (j.state->overflow) return;
-    if (threadIdx.x == 0 && threadIdx.y == 0) unscale = step_of(j).unscale;
-    __syncthreads();
+    const OptimStep &s = block_step(j);
     for (int64_t at = (int64_t)blockIdx.x * stride; at < items; at += gridDim.x * stride) {
         const int64_t item = LINE ? at : at + threadIdx.x;
         const int64_t from = item / m.after * m.terms * m.after + item % m.after;
         double sum = 0;
         for (int64_t k = first + mine; k < end && item < items; k += step) {
-            const float g = element_at(j.g, from + k * m.after) * unscale;
+            const float g = element_at(j.g, from + k * m.after) * s.unscale;
             sum += (double)g * (double)g;
         }
         sum = LINE ? block_sum(sum) : down_sum(sum);
         if (mine != 0 || item >= items) continue;
-        if (gridDim.y == 1) mean_store(j, mean, item, sum / (double)m.terms);
+        if (gridDim.y == 1) mean_store(s, mean, item, sum / (double)m.terms);
         else parts[blockIdx.y * items + item] = sum;
     }
 }
@@ -79,9 +85,11 @@ static __global__ void __launch_bounds__(ELEMENT_THREADS) mean_kernel(Job j, Ele
 static __global__ void mean_finish(Job j, Elements mean, Middle m, const double *parts, int n) {
     const int64_t items = m.before * m.after, item = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     double sum = 0;
-    if (j.state->overflow || item >= items) return;
+    if (j.state->overflow) return;
+    const OptimStep &s = block_step(j);
+    if (item >= items) return;
     for (int i = 0; i < n; i++) sum += parts[i * items + item];
-    mean_store(j, mean, item, sum / (double)m.terms);
+    mean_store(s, mean, item, sum / (double)m.terms);
 }
 
 static int mean_run(const KArgs *a, Err *e, const Job &j, const Elements &mean, const Middle &m) {
@@ -129,10 +137,8 @@ static __device__ float update_of(const Job &j, float unscale, int64_t at) {
 
 static __global__ void __launch_bounds__(ELEMENT_THREADS) size_kernel(Job j) {
     double weight = 0, update = 0;
-    __shared__ float unscale;
     if (j.state->overflow) return;
-    if (threadIdx.x == 0) unscale = step_of(j).unscale;
-    __syncthreads();
+    const float unscale = block_step(j).unscale;
     const int64_t stride = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < j.count; i += stride) {
         const double w = element_at(j.weight, i), u = update_of(j, unscale, i);
@@ -149,6 +155,7 @@ static __global__ void __launch_bounds__(ELEMENT_THREADS) size_kernel(Job j) {
 static __global__ void __launch_bounds__(ELEMENT_THREADS) size_finish(Job j, int n) {
     double weight = 0, update = 0;
     if (j.state->overflow) return;
+    const OptimStep &step = block_step(j);
     for (int i = (int)threadIdx.x; i < n; i += ELEMENT_THREADS) {
         weight += j.sums[i];
         update += j.sums[n + i];
@@ -156,18 +163,12 @@ static __global__ void __launch_bounds__(ELEMENT_THREADS) size_finish(Job j, int
     weight = block_sum(weight);
     update = block_sum(update);
     if (threadIdx.x) return;
-    const OptimStep step = step_of(j);
     j.scalars->rate = adafactor_rate(&step, weight / (double)j.count, update / (double)j.count);
 }
 
 static __global__ void __launch_bounds__(ELEMENT_THREADS) apply_kernel(Job j) {
-    __shared__ OptimStep step;
     if (j.state->overflow) return;
-    if (threadIdx.x == 0) {
-        const OptimStep now = step_of(j);
-        step = now;
-    }
-    __syncthreads();
+    const OptimStep &step = block_step(j);
     const float keep = 1.0f - step.rule.lr * step.rule.weight_decay, rate = j.scalars->rate;
     const int64_t stride = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < j.count; i += stride) {

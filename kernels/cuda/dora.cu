@@ -43,30 +43,26 @@ int k_cuda_dora_norm(const KArgs *a, Err *e) {
 /* ---- features */
 
 struct DoraFeatures {
-    enum { INPUTS = 1 };
-    Repeated magnitude, norm, bias;
-    __device__ void four(float *y, const float (*x)[QUAD], int64_t begin) const {
-        float m[QUAD], n[QUAD], b[QUAD] = {};
-        repeated_load(magnitude, begin, m);
-        repeated_load(norm, begin, n);
-        if (bias.x.data) repeated_load(bias, begin, b);
-        for (int i = 0; i < QUAD; i++) y[i] = dora_feature(x[0][i], b[i], dora_factor(m[i], n[i]));
+    enum { INPUTS = 1, PARAMS = 2 };
+    Elements magnitude, norm, bias; /* bias: data NULL where there is none */
+    __device__ void prepare(int64_t c, float *params) const {
+        params[0] = bias.data ? element_at(bias, c) : 0.0f;
+        params[1] = dora_factor(element_at(magnitude, c), element_at(norm, c));
     }
+    __device__ float at(const float *x, const float *params) const { return dora_feature(x[0], params[0], params[1]); }
 };
 
 int k_cuda_dora(const KArgs *a, Err *e) {
     assert(a->dora.x.count == a->dora.y.count && a->dora.x.count % a->dora.norm.count == 0);
     const ElementsOf<1> x = {{elements_of(&a->dora.x)}};
-    const int64_t features = a->dora.norm.count;
-    const DoraFeatures f = {repeated_of(&a->dora.magnitude, features, 0), repeated_of(&a->dora.norm, features, 0),
-                            repeated_of(&a->dora.b, features, 0)};
-    return elements_run(a, e, f, x);
+    const DoraFeatures f = {elements_of(&a->dora.magnitude), elements_of(&a->dora.norm), elements_of(&a->dora.b)};
+    return by_channel_run(a, e, f, x, a->dora.x.count / a->dora.norm.count, a->dora.norm.count);
 }
 
 /* ---- the magnitudes' gradient */
 
 struct DoraTerms : PlainSums {
-    enum { INPUTS = 2 };
+    enum { INPUTS = 2, PARAMS = 1 };
     Elements bias; /* data NULL where there is none */
     __device__ void prepare(int64_t c, float *params) const { params[0] = bias.data ? element_at(bias, c) : 0.0f; }
     __device__ void add(const float *x, const float *params, const float *, double *sum) const {

@@ -367,7 +367,7 @@ int k_cuda_norm_dx(const KArgs *a, Err *e) {
 
 /* Adds dy (x - mean) istd, and dy; there is one mean per channel, or (GROUPS) per group of a sample. */
 template <bool GROUPS> struct ParamSlopes {
-    enum { INPUTS = 2, PARAMS = 2, ROW = 2 }; /* dy, x */
+    enum { INPUTS = 2, PARAMS = GROUPS ? 0 : 2, ROW = GROUPS ? 2 : 0 }; /* dy, x */
     const float *mean, *istd;
     int64_t groups, rows;
     unsigned size; /* of a group */

@@ -3,36 +3,50 @@
 #include "sums.h"
 
 struct Prelu {
-    enum { INPUTS = 1 };
-    Repeated w;
-    __device__ void four(float *y, const float (*x)[QUAD], int64_t begin) const {
-        float slope[QUAD];
-        repeated_load(w, begin, slope);
-        for (int i = 0; i < QUAD; i++) y[i] = x[0][i] < 0.0f ? slope[i] * x[0][i] : x[0][i];
-    }
+    enum { INPUTS = 1, PARAMS = 1 };
+    Elements w;
+    __device__ void prepare(int64_t c, float *params) const { params[0] = element_at(w, c); }
+    __device__ float at(const float *x, const float *params) const { return x[0] < 0.0f ? params[0] * x[0] : x[0]; }
 };
 
 struct PreluSlope {
-    enum { INPUTS = 2 };
-    Repeated w;
-    __device__ void four(float *dx, const float (*x)[QUAD], int64_t begin) const {
-        float slope[QUAD];
-        repeated_load(w, begin, slope);
-        for (int i = 0; i < QUAD; i++) dx[i] = x[1][i] > 0.0f ? x[0][i] : slope[i] * x[0][i];
+    enum { INPUTS = 2, PARAMS = 1 };
+    Elements w;
+    __device__ void prepare(int64_t c, float *params) const { params[0] = element_at(w, c); }
+    __device__ float at(const float *x, const float *params) const { return x[1] > 0.0f ? x[0] : params[0] * x[0]; }
+};
+
+/* `f` with one slope for all */
+template <typename F> struct OneSlope {
+    enum { INPUTS = F::INPUTS };
+    F f;
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t) const {
+        float slope;
+        f.prepare(0, &slope);
+        for (int i = 0; i < QUAD; i++) {
+            float one[F::INPUTS];
+            for (int k = 0; k < F::INPUTS; k++) one[k] = x[k][i];
+            y[i] = f.at(one, &slope);
+        }
     }
 };
+
+template <typename F> static int slopes_run(const KArgs *a, Err *e, F f, ElementsOf<F::INPUTS> x, int64_t channels) {
+    return channels == 1 ? elements_run(a, e, OneSlope<F>{f}, x)
+                         : by_channel_run(a, e, f, x, a->out[0].count / channels, channels);
+}
 
 int k_cuda_prelu(const KArgs *a, Err *e) {
     assert(a->prelu.x.count == a->prelu.y.count && a->prelu.x.count % a->prelu.w.count == 0);
     ElementsOf<1> x = {{elements_of(&a->prelu.x)}};
-    return elements_run(a, e, Prelu{repeated_of(&a->prelu.w, a->prelu.w.count, 0)}, x);
+    return slopes_run(a, e, Prelu{elements_of(&a->prelu.w)}, x, a->prelu.w.count);
 }
 
 int k_cuda_prelu_dx(const KArgs *a, Err *e) {
     assert(a->prelu_dx.dy.count == a->prelu_dx.dx.count && a->prelu_dx.x.count == a->prelu_dx.dx.count);
     assert(a->prelu_dx.x.count % a->prelu_dx.w.count == 0);
     ElementsOf<2> x = {{elements_of(&a->prelu_dx.dy), elements_of(&a->prelu_dx.x)}};
-    return elements_run(a, e, PreluSlope{repeated_of(&a->prelu_dx.w, a->prelu_dx.w.count, 0)}, x);
+    return slopes_run(a, e, PreluSlope{elements_of(&a->prelu_dx.w)}, x, a->prelu_dx.w.count);
 }
 
 /* ---- the slopes' gradient */
