@@ -58,6 +58,7 @@ typedef struct OptimStep {
     float root_scale; /* the bias correction of the second moment's root */
     float rectified;  /* multiplies RAdam's steps; 0: too few squares have been seen to divide by them */
     float along, ahead; /* NAdam's rates of the gradient and of the first moment */
+    float taken;      /* Adafactor's weight of this step's mean squares in their moving average */
     int t;            /* the number of this update: 1, 2, ... */
     int first;        /* 1: the first update, in which SGD's momentum buffer starts without dampening */
 } OptimStep;
@@ -120,6 +121,7 @@ MT_FN OptimStep optim_step(const OptimRule *rule, const StepState *state, const 
     s.t = t;
     s.first = state && t == 1;
     s.along = s.ahead = 0.0f;
+    s.taken = rule->beta2_decay != 0.0f ? (float)pow((double)t, (double)rule->beta2_decay) : 1.0f;
     if (rule->nesterov) optim_nadam(&s);
     return s;
 }
@@ -240,7 +242,7 @@ MT_FN OptimNumber adadelta_value(const OptimStep *s, OptimNumber x, float g) {
 
 /* The moving average of squares `old` after it has taken in this step's mean */
 MT_FN float adafactor_mean(const OptimStep *s, float old, float mean) {
-    return old + (float)pow((double)s->t, (double)s->rule.beta2_decay) * (mean - old);
+    return old + s->taken * (mean - old);
 }
 
 /* x, but at least `least`; a NaN stays */

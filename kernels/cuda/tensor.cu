@@ -124,6 +124,33 @@ static __global__ void fold_blocks(const __grid_constant__ Fold f) {
     }
 }
 
+/* Where neighbouring elements of y are made of neighbours: a block has a warp of them, and its warps take turns at the terms. */
+enum { FOLD_WARPS = 32, FOLD_BLOCKS = 2 /* per processor, which has room for no more */ };
+static __global__ void __launch_bounds__(FOLD_WARPS * WARP) fold_columns(const __grid_constant__ Fold f) {
+    __shared__ double of_warp[FOLD_WARPS][WARP];
+    for (int64_t first = (int64_t)blockIdx.x * WARP; first < f.count; first += (int64_t)gridDim.x * WARP) {
+        const int64_t i = first + threadIdx.x;
+        const StridedAt none = {{0}}, from = strided_at(&f.kept, i < f.count ? i : 0, none);
+        double sum = 0;
+        float most = -INFINITY;
+        UNROLLED(4)
+        for (int64_t r = threadIdx.y; r < f.terms; r += FOLD_WARPS) {
+            const float x = i < f.count ? fold_term(f, from, r) : 0;
+            sum += (double)x;
+            most = reduce_larger(most, x);
+        }
+        of_warp[threadIdx.y][threadIdx.x] = f.max ? (double)most : sum;
+        __syncthreads();
+        for (int k = 1; k < FOLD_WARPS && threadIdx.y == 0; k++) {
+            sum += of_warp[k][threadIdx.x];
+            most = reduce_larger(most, (float)of_warp[k][threadIdx.x]);
+        }
+        if (threadIdx.y == 0 && i < f.count)
+            dtype_store(f.y.type, f.y.data, (size_t)from.at[3], f.max ? most : reduce_result(f.fn, sum * f.factor));
+        __syncthreads(); /* of_warp is read before the next elements' is written */
+    }
+}
+
 static int fold_run(const KArgs *a, Fold *f, const Shape *whole, const Shape *const of[4], Err *e) {
     const Strided walk = strided_of(whole, of, 4);
     strided_split(&walk, 3, &f->kept, &f->reduced);
@@ -131,6 +158,11 @@ static int fold_run(const KArgs *a, Fold *f, const Shape *whole, const Shape *co
     f->terms = strided_count(&f->reduced);
     if (f->terms < MUCH)
         return launch_op(a, e, fold_threads, blocks_for(a, f->count, ELEMENT_THREADS), ELEMENT_THREADS, *f);
+    const int last = f->kept.rank - 1;
+    if (last >= 0 && f->kept.step[0][last] == 1 && f->kept.size[last] >= WARP)
+        return launch_op(a, e, fold_columns,
+                         (unsigned)min_i64((f->count + WARP - 1) / WARP, (int64_t)cuda_of(a)->model.processors * FOLD_BLOCKS),
+                         dim3(WARP, FOLD_WARPS), *f);
     return launch_op(a, e, fold_blocks, blocks_for(a, f->count, 1), ELEMENT_THREADS, *f);
 }
 
