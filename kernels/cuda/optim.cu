@@ -229,12 +229,10 @@ static int squares_enqueue(CudaDevice *c, OpKind kind, const void *launched, Err
 
 /* May `parts` more sums stand in the workspace of op `a`, with those that wait? It must hold them all, and no gradient that waits. */
 static bool squares_fit(const KArgs *a, const Squares *waits, int parts) {
-    const uintptr_t at = (uintptr_t)a->workspace, end = at + a->workspace_bytes;
     bool fit = (size_t)(waits->parts + parts) <= a->workspace_bytes / sizeof(double);
     for (int k = 0; k < waits->head.n && fit; k++) {
         const SquareTensor *t = &waits->tensor[k];
-        const uintptr_t g = (uintptr_t)t->g;
-        fit = g >= end || g + (size_t)t->count * dtype_size((DType)t->g_type) <= at;
+        fit = !workspace_holds(a, t->g, t->count, (DType)t->g_type);
     }
     return fit;
 }

@@ -33,6 +33,12 @@ void *queue_waiting(CudaDevice *c, OpKind kind);
 #ifdef __cplusplus
 }
 
+/* Does the workspace of op `a` lie where `count` elements do, a gradient's that may be no longer there, but is still waited with? */
+static inline bool workspace_holds(const KArgs *a, const void *p, int64_t count, DType type) {
+    const uintptr_t at = (uintptr_t)a->workspace, g = (uintptr_t)p;
+    return g < at + a->workspace_bytes && at < g + (size_t)count * dtype_size(type);
+}
+
 /* Of an optimizer's op */
 static inline QueueHead update_head(const KArgs *a) {
     QueueHead head = {};

@@ -9,7 +9,8 @@
 #include "memory/device.h"
 #include "tap.h"
 
-enum { TENSORS = 130, LARGEST = 9000, BUFFERS = 2 + OPTIM_STATES, IN_ONE_LAUNCH = 54, SQUARES_IN_ONE = 96, CODES_IN_ONE = 39 };
+enum { TENSORS = 130, LARGEST = 9000, BUFFERS = 2 + OPTIM_STATES, IN_ONE_LAUNCH = 54, SQUARES_IN_ONE = 96, CODES_IN_ONE = 39,
+       FACTORS_IN_ONE = 22, SMALL = 4096 };
 /* BUFFERS: g, w, states */
 
 static Device *cpu, *gpu;
@@ -28,6 +29,7 @@ static View view_at(const Side *s, int i, int buffer) {
 }
 
 static int update(const Side *s, OpKind kind, const Attr *attr, int i) {
+    if (kind == OP_adafactor && size_of(i) > SMALL) return OK; /* not one of many in a launch */
     KArgs a = {.kind = kind, .attr = attr, .device = s->device};
     View state = {.data = s->state, .dtype = DT_F32, .shape = shape1(1), .count = 1};
     a.in[0] = view_at(s, i, 0);
@@ -35,6 +37,10 @@ static int update(const Side *s, OpKind kind, const Attr *attr, int i) {
     a.workspace_bytes = s->workspace_bytes;
     if (kind == OP_grad_check || kind == OP_grad_square) {
         a.out[0] = state;
+    } else if (kind == OP_adafactor) { /* of vectors: the weight, and the means of its squares */
+        a.in[1] = state;
+        a.out[0] = view_at(s, i, 1);
+        a.out[3] = view_at(s, i, 2);
     } else {
         a.in[1] = state;
         for (int k = 0; k < op_master(kind); k++) a.out[k] = view_at(s, i, 1 + k);
@@ -206,17 +212,19 @@ static void test_codes(Side *c, Side *g) {
 }
 
 static void test_device(void) {
-    Attr adam, rmsprop, adagrad, sgd[2], none;
+    Attr adam, rmsprop, adagrad, adafactor, sgd[2], none;
     Side c = {.device = cpu}, g = {.device = gpu};
     void *p = NULL, *q = NULL;
     memset(&adam, 0, sizeof adam);
     memset(&rmsprop, 0, sizeof rmsprop);
     memset(&adagrad, 0, sizeof adagrad);
+    memset(&adafactor, 0, sizeof adafactor);
     memset(sgd, 0, sizeof sgd);
     memset(&none, 0, sizeof none);
     adam.optim.rule = (OptimRule){.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .amsgrad = 1};
     rmsprop.optim.rule = (OptimRule){.lr = 0.01f, .momentum = 0.9f, .eps = 1e-8f, .alpha = 0.99f};
     adagrad.optim.rule = (OptimRule){.lr = 0.1f, .eps = 1e-10f, .lr_decay = 0.1f};
+    adafactor.optim.rule = (OptimRule){.lr = 0.01f, .eps = 1e-7f, .eps2 = 1e-3f, .beta2_decay = -0.8f, .d = 1};
     sgd[0].optim.rule = (OptimRule){.lr = 0.1f, .momentum = 0.9f};
     sgd[1].optim.rule = (OptimRule){.lr = 0.2f, .momentum = 0.9f};
     c.at = malloc(bytes_of(&c));
@@ -228,11 +236,15 @@ static void test_device(void) {
     test_values(&c, &g, OP_adam, &adam, "adam");
     test_values(&c, &g, OP_rmsprop, &rmsprop, "rmsprop");
     test_values(&c, &g, OP_adagrad, &adagrad, "adagrad");
+    test_values(&c, &g, OP_adafactor, &adafactor, "adafactor");
     test_values(&c, &g, OP_sgd, sgd, "sgd");
     test_values(&c, &g, OP_grad_check, &none, "grad_check");
     int whole = (TENSORS + IN_ONE_LAUNCH - 1) / IN_ONE_LAUNCH;
     test_launches(&g, OP_adam, &adam, 1, whole, "130 tensors by one rule");
     test_launches(&g, OP_grad_check, &none, 1, whole, "130 gradients");
+    int small = 0;
+    for (int i = 0; i < TENSORS; i++) small += size_of(i) <= SMALL;
+    test_launches(&g, OP_adafactor, &adafactor, 1, (small + FACTORS_IN_ONE - 1) / FACTORS_IN_ONE, "111 small parameters");
     test_launches(&g, OP_sgd, sgd, 2, TENSORS, "two rules that take turns");
     test_squares(&c, &g);
     test_codes(&c, &g);

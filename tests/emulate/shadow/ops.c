@@ -11,7 +11,7 @@ static bool is_queued(OpKind kind) {
     switch (kind) {
 #define EACH(op, ...) case OP_##op:
 #include "program/optimizers.def"
-    case OP_grad_check: case OP_grad_square: case OP_adam8bit: return true;
+    case OP_grad_check: case OP_grad_square: case OP_adam8bit: case OP_adafactor: return true;
     default: return false;
     }
 }
