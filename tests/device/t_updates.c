@@ -29,7 +29,7 @@ static View view_at(const Side *s, int i, int buffer) {
 }
 
 static int update(const Side *s, OpKind kind, const Attr *attr, int i) {
-    if (kind == OP_adafactor && size_of(i) > SMALL) return OK; /* not one of many in a launch */
+    if (kind == OP_adafactor && size_of(i) > SMALL && !s->workspace_bytes) return OK; /* it is not one of many in a launch */
     KArgs a = {.kind = kind, .attr = attr, .device = s->device};
     View state = {.data = s->state, .dtype = DT_F32, .shape = shape1(1), .count = 1};
     a.in[0] = view_at(s, i, 0);
@@ -147,6 +147,30 @@ static void test_squares(Side *c, Side *g) {
     *g = (Side){gpu, g->at, g->state, NULL, 0};
 }
 
+/* A small parameter waits, and the workspace of a large one lies where its gradient does. */
+static void test_factors(Side *c, Side *g, const Attr *attr) {
+    enum { WAITS = TENSORS - 1, LARGE = 0 };
+    const View gradient = view_at(g, WAITS, 0), weight = view_at(g, WAITS, 1), want = view_at(c, WAITS, 1);
+    const StepState state = {8, 0, 0, 3};
+    const size_t room = gpu->table->alignment;
+    float *found = malloc((size_t)want.count * sizeof *found);
+    if (!found) exit(2);
+    fill(c->at, bytes_of(c) / sizeof *c->at);
+    *c->state = state;
+    int code = gpu->table->upload(gpu, g->at, c->at, bytes_of(c), &e);
+    if (!code) code = gpu->table->upload(gpu, g->state, &state, sizeof state, &e);
+    if (!code) code = update(c, OP_adafactor, attr, WAITS);
+    if (!code) code = update(g, OP_adafactor, attr, WAITS);
+    g->workspace = (void *)align_up((uintptr_t)gradient.data, room), g->workspace_bytes = room;
+    if (!code) code = update(g, OP_adafactor, attr, LARGE);
+    if (!code) code = gpu->table->download(gpu, found, weight.data, (size_t)want.count * sizeof *found, &e);
+    bool near = !code;
+    for (int64_t i = 0; i < want.count; i++) near &= fabsf(found[i] - ((float *)want.data)[i]) <= 1e-6f;
+    ok(near, "a workspace over a gradient that waits for Adafactor");
+    *g = (Side){gpu, g->at, g->state, NULL, 0};
+    free(found);
+}
+
 /* ---- states of 8 bits: of each tensor g, w [EIGHTS], then the codes of two states, then the scales of both blocks of each */
 
 enum { BLOCK = 64, EIGHTS = 2 * BLOCK, EIGHTS_BYTES = 2 * EIGHTS * 4 + 2 * EIGHTS + 4 * 4 };
@@ -247,6 +271,7 @@ static void test_device(void) {
     test_launches(&g, OP_adafactor, &adafactor, 1, (small + FACTORS_IN_ONE - 1) / FACTORS_IN_ONE, "111 small parameters");
     test_launches(&g, OP_sgd, sgd, 2, TENSORS, "two rules that take turns");
     test_squares(&c, &g);
+    test_factors(&c, &g, &adafactor);
     test_codes(&c, &g);
     gpu->table->free(gpu, p, bytes);
     gpu->table->free(gpu, q, more);
