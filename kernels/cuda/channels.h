@@ -53,14 +53,15 @@ static __device__ inline void params_load(const F &f, int64_t channels, float (*
     __shared__ float all[ONE_OR(F::PARAMS)][N * (WARP + PARAM_PAD)];
     const int width = (int)blockDim.x * N, pitch = (int)blockDim.x + PARAM_PAD;
     const int64_t first = (int64_t)blockIdx.x * width;
-    if (F::PARAMS == 0) return;
-    for (int i = (int)(threadIdx.y * blockDim.x + threadIdx.x); i < width && first + i < channels; i += COLUMN_THREADS) {
-        f.prepare(first + i, params[0]);
-        for (int k = 0; k < F::PARAMS; k++) all[k][param_place<N>(i, pitch)] = params[0][k];
+    if (F::PARAMS > 0) {
+        for (int i = (int)(threadIdx.y * blockDim.x + threadIdx.x); i < width && first + i < channels; i += COLUMN_THREADS) {
+            f.prepare(first + i, params[0]);
+            for (int k = 0; k < F::PARAMS; k++) all[k][param_place<N>(i, pitch)] = params[0][k];
+        }
+        __syncthreads();
+        for (int n = 0; n < N && first + (int)threadIdx.x * N < channels; n++)
+            for (int k = 0; k < F::PARAMS; k++) params[n][k] = all[k][param_place<N>((int)threadIdx.x * N + n, pitch)];
     }
-    __syncthreads();
-    for (int n = 0; n < N && first + (int)threadIdx.x * N < channels; n++)
-        for (int k = 0; k < F::PARAMS; k++) params[n][k] = all[k][param_place<N>((int)threadIdx.x * N + n, pitch)];
 }
 
 /* ---- sums over the rows, two per channel, in double. The first kernel writes the sums of parts of the rows to the workspace, a

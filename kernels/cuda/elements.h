@@ -99,31 +99,6 @@ template <typename F> static inline int elements_run(const KArgs *a, Err *e, F f
     return launch_op(a, e, elements_kernel<F>, blocks, ELEMENT_THREADS, f, y, x, count, aligned);
 }
 
-/* ---- an operand that is repeated: rows of n elements beside y's */
-
-typedef struct Repeated {
-    Elements x;
-    int64_t n;
-    bool whole; /* quads of y lie beside quads of a row */
-} Repeated;
-
-/* from: the element of v at which the row begins */
-static inline Repeated repeated_of(const View *v, int64_t n, int64_t from) {
-    Elements x = elements_of(v);
-    if (x.data) x.data = (char *)x.data + from * (int64_t)dtype_size(v->dtype);
-    return Repeated{x, n, n % QUAD == 0 && elements_aligned(x)};
-}
-
-/* The four beside elements [begin, begin + 4) of y */
-static __device__ inline void repeated_load(const Repeated &r, int64_t begin, float *values) {
-    int64_t at = begin % r.n;
-    if (r.whole) {
-        lanes_load<QUAD>(r.x.type, r.x.data, at, values);
-        return;
-    }
-    for (int i = 0; i < QUAD; i++, at = at + 1 < r.n ? at + 1 : 0) values[i] = element_at(r.x, at);
-}
-
 /* ---- over the lanes of a warp: all of them must call it, and each gets the result */
 
 template <typename T> static __device__ inline T warp_sum(T x) {

@@ -157,21 +157,43 @@ static int64_t sample_size(const View *y) {
 
 static int64_t offset_of(const KArgs *a, const View *w) { return a->attr->axis.start * w->shape.dim[1]; }
 
-struct AddRows {
-    enum { INPUTS = 1 };
-    Repeated w;
-    __device__ void four(float *y, const float (*x)[QUAD], int64_t begin) const {
-        float row[QUAD];
-        repeated_load(w, begin, row);
-        for (int i = 0; i < QUAD; i++) y[i] = x[0][i] + row[i];
+/* each: samples that a block does one after the other. A thread has a quad of w for all of them. */
+typedef struct AddRows { Elements x, w, y; int64_t sample, samples, each; bool whole; } AddRows;
+
+enum { SAMPLES = 2 /* whose loads are under way together */ };
+
+static __global__ void add_rows_kernel(const __grid_constant__ AddRows a) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x * QUAD, first = blockIdx.y * a.each;
+    const int64_t end = first + a.each < a.samples ? first + a.each : a.samples;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * QUAD; i < a.sample; i += stride) {
+        float w[QUAD];
+        some_load<QUAD>(a.w, i, a.sample, a.whole, w);
+        for (int64_t n = first; n < end; n += SAMPLES) {
+            float x[SAMPLES][QUAD];
+            UNROLLED(SAMPLES)
+            for (int k = 0; k < SAMPLES; k++)
+                some_load<QUAD>(a.x, (n + k) * a.sample + i, n + k < end ? (n + k + 1) * a.sample : 0, a.whole, x[k]);
+            UNROLLED(SAMPLES)
+            for (int k = 0; k < SAMPLES; k++) {
+                for (int q = 0; q < QUAD; q++) x[k][q] += w[q];
+                some_store<QUAD>(a.y, (n + k) * a.sample + i, n + k < end ? (n + k + 1) * a.sample : 0, a.whole, x[k]);
+            }
+        }
     }
-};
+}
 
 int k_cuda_add_rows(const KArgs *a, Err *e) {
-    ElementsOf<1> x = {{elements_of(&a->add_rows.x)}};
-    assert(a->add_rows.x.count == a->add_rows.y.count && a->add_rows.w.count >= sample_size(&a->add_rows.y));
-    const View *w = &a->add_rows.w;
-    return elements_run(a, e, AddRows{repeated_of(w, sample_size(&a->add_rows.y), offset_of(a, w))}, x);
+    const View *x = &a->add_rows.x, *y = &a->add_rows.y, *w = &a->add_rows.w;
+    const int64_t sample = sample_size(y), samples = y->count / sample;
+    AddRows f = {elements_of(x), elements_of(w), elements_of(y), sample, samples, samples, sample % QUAD == 0};
+    assert(x->count == y->count && w->count >= sample);
+    f.w.data = (char *)w->data + offset_of(a, w) * (int64_t)dtype_size(w->dtype);
+    f.whole = f.whole && elements_aligned(f.x) && elements_aligned(f.w) && elements_aligned(f.y);
+    const unsigned across = blocks_for(a, (sample + QUAD - 1) / QUAD, TABLE_THREADS);
+    const int64_t parts = min_i64((samples + SAMPLES - 1) / SAMPLES, (int64_t)cuda_of(a)->model.processors * 8 / across + 1);
+    f.each = (samples + parts - 1) / parts;
+    const dim3 grid(across, (unsigned)((samples + f.each - 1) / f.each));
+    return launch_op(a, e, add_rows_kernel, grid, TABLE_THREADS, f);
 }
 
 static __global__ void sum_samples(Elements dw, Elements dy, int64_t count, int64_t first, int64_t sample,

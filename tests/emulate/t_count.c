@@ -26,6 +26,7 @@ typedef struct Case {
     Shape x, y, z;
     Attr attr;
     double most, most_turns; /* times the least */
+    uint32_t micro;
 } Case;
 
 #define S1(a) {1, {a, 1, 1, 1}}
@@ -97,7 +98,7 @@ static View describe(const Case *c, char type, char shape) {
 /* Runs the op once. *least: the fewest bytes that it moves */
 static ShadowCounts run(const Case *c, double *least) {
     const DeviceTable *d = device->table;
-    KArgs a = {.kind = c->kind, .attr = &c->attr, .device = device, .seed = 42};
+    KArgs a = {.kind = c->kind, .attr = &c->attr, .device = device, .seed = 42, .micro = c->micro};
     size_t bytes[OPERANDS] = {0};
     Err e = {0, ""};
     *least = 0;
