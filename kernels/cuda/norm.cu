@@ -341,8 +341,7 @@ typedef void GroupsKernel(const Groups);
 static int groups_run(const KArgs *a, Err *e, const Groups &g, int64_t count, int params, RowsKernel *rows, GroupsKernel *groups) {
     const int warps = norm_warps(g, params);
     if (!warps) return launch_op(a, e, groups, (unsigned)count, NORM_THREADS, g);
-    const int64_t at_once = ROW_WARPS / warps, blocks = (int64_t)cuda_of(a)->model.processors * ROW_BLOCKS;
-    return launch_op(a, e, rows, (unsigned)min_i64((count + at_once - 1) / at_once, blocks), NORM_THREADS, g, count, warps);
+    return launch_op(a, e, rows, row_blocks(a, count, warps), NORM_THREADS, g, count, warps);
 }
 
 int k_cuda_norm(const KArgs *a, Err *e) {

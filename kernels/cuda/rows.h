@@ -15,6 +15,12 @@ static inline int row_warps(int64_t n) {
     return warps;
 }
 
+/* Blocks for so many rows: they stride over them. */
+static inline unsigned row_blocks(const KArgs *a, int64_t rows, int warps) {
+    const int64_t at_once = ROW_WARPS / warps;
+    return (unsigned)min_i64((rows + at_once - 1) / at_once, (int64_t)cuda_of(a)->model.processors * ROW_BLOCKS);
+}
+
 /* A thread's place: it is `lane` of the `lanes` threads of row `row` of the `rows` that the block has at once. */
 typedef struct RowLane { int lanes, lane, rows, row; } RowLane;
 
@@ -23,7 +29,7 @@ static __device__ inline RowLane row_lane(int warps) {
     return RowLane{lanes, lane % lanes, ELEMENT_THREADS / lanes, lane / lanes};
 }
 
-/* The sum over the threads of a row, and the largest of them; all threads of the block must call it. */
+/* The sum over the threads of a row; all threads of the block must call it. */
 static __device__ inline double row_sum(double x, const RowLane &r) {
     __shared__ double of_warp[ROW_WARPS];
     const int warps = r.lanes / WARP, first = r.row * warps;
@@ -35,18 +41,6 @@ static __device__ inline double row_sum(double x, const RowLane &r) {
     __syncthreads();
     for (int i = first; i < first + warps; i++) sum += of_warp[i];
     return sum;
-}
-
-static __device__ inline float row_most(float x, const RowLane &r) {
-    __shared__ float of_warp[ROW_WARPS];
-    const int warps = r.lanes / WARP, first = r.row * warps;
-    x = warp_max(x);
-    if (warps == 1) return x;
-    __syncthreads(); /* an earlier one may still be read */
-    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = x;
-    __syncthreads();
-    for (int i = first; i < first + warps; i++) x = fmaxf(x, of_warp[i]);
-    return x;
 }
 
 /* ---- softmax's sum: the largest, and the sum of exp(x - max) */
@@ -67,7 +61,14 @@ static __device__ inline void exp_sum_add(ExpSum *s, const float *x, int n) {
 
 /* Over the threads of a row; all threads of the block must call it. NaN if all numbers are -INFINITY. */
 static __device__ inline ExpSum row_exp_sum(const ExpSum &mine, const RowLane &r) {
-    const float most = row_most(mine.max, r);
+    __shared__ float of_warp[ROW_WARPS]; /* all have read it before row_sum's barriers, and so before the next call */
+    const int warps = r.lanes / WARP, first = r.row * warps;
+    float most = warp_max(mine.max);
+    if (warps > 1) {
+        if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = most;
+        __syncthreads();
+        for (int i = first; i < first + warps; i++) most = fmaxf(most, of_warp[i]);
+    }
     return ExpSum{most, row_sum(mine.sum * (double)expf(mine.max - most), r)};
 }
 

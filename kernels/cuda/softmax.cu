@@ -130,7 +130,7 @@ static int lines_run(const KArgs *a, Err *e, LinesKernel *const kernel[3], Lines
         if (all[k].data)
             l.whole = l.whole && (which ? lanes_fit<4>(all[k].data, all[k].type, l.n) : lanes_fit<8>(all[k].data, all[k].type, l.n));
     const int warps = row_warps(l.n);
-    return launch_op(a, e, kernel[which], blocks_for(a, l.count * warps * WARP, ELEMENT_THREADS), ELEMENT_THREADS, l, warps);
+    return launch_op(a, e, kernel[which], row_blocks(a, l.count, warps), ELEMENT_THREADS, l, warps);
 }
 
 int k_cuda_softmax(const KArgs *a, Err *e) {
