@@ -29,7 +29,7 @@ typedef struct Nvml Nvml;           /* nvml.c */
 typedef struct Ranks Ranks;         /* ranks.h */
 typedef struct Tuning Tuning;       /* tuning.h */
 typedef struct CudaFlights CudaFlights; /* flights.c */
-typedef struct CudaQueue CudaQueue; /* optim.cu: updates that wait to be enqueued as one kernel */
+typedef struct CudaQueue CudaQueue; /* queue.h: updates that wait to be enqueued as one kernel */
 
 typedef struct CudaDevice {
     Device base;
@@ -68,7 +68,7 @@ int cuda_check(CudaDevice *c, cudaError_t error, const char *what, Err *e);
 /* Makes this thread's calls go to the device; OK if it is not lost. */
 int cuda_ready(CudaDevice *c, Err *e);
 
-/* optim.cu: enqueues the updates that wait, if any. `run` calls it before an op whose kind differs from the last one's;
+/* queue.c: enqueues the updates that wait, if any. `run` calls it before an op whose kind differs from the last one's;
  * everything else that enqueues or waits calls it first. */
 int cuda_flush(CudaDevice *c, Err *e);
 void cuda_queue_free(CudaQueue *queue); /* NULL is allowed */
