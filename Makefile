@@ -53,9 +53,9 @@ UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 # One more than README's two processors: some tests wait for clocks and signals most of their time.
 PROVE  ?= -j3
 # The longest begin first, so that none of them runs alone at the end.
-LONG    = tests/lua/t_docs.lua tests/cli/usage.sh $(addprefix $(BUILD)/tests/device/,t_kernels t_sequence t_device t_onednn) \
-    tests/cli/workers.sh tests/cli/screen.sh tests/cli/package.sh $(BUILD)/tests/unit/t_checkpoint_budget tests/lua/t_fit.lua \
-    tests/cli/profile.sh tests/cli/safe.sh tests/cli/deaths.sh
+LONG    = tests/cli/usage.sh $(addprefix $(BUILD)/tests/device/,t_ranks t_sequence t_kernels t_device) tests/lua/t_docs.lua \
+    tests/cli/ranks.sh tests/cli/ranks_tuned.sh tests/cli/workers.sh tests/cli/screen.sh tests/cli/package.sh tests/cli/cuda.sh \
+    tests/lua/t_fit.lua tests/cli/deaths.sh $(BUILD)/tests/device/t_onednn
 ALL_TESTS = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh tests/emulate/*.sh tests/mpi/*.sh)
 TESTS   = $(filter $(ALL_TESTS),$(LONG)) $(filter-out $(LONG),$(ALL_TESTS))
 # Tests for which threads matter run a second time with all threads: one test at a time, because two programs whose
