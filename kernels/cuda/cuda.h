@@ -23,7 +23,6 @@ typedef struct CudaModel {
     char *description;       /* the JSON text of a described GPU; NULL: the GPU is here */
 } CudaModel;
 
-typedef struct CudaSection { cudaEvent_t start, stop; } CudaSection;
 typedef struct Libraries Libraries; /* libraries.h */
 typedef struct Nvml Nvml;           /* nvml.c */
 typedef struct Ranks Ranks;         /* ranks.h */
@@ -39,8 +38,6 @@ typedef struct CudaDevice {
     cudaStream_t exchange;   /* what ranks exchange: the same stream, until an op is begun (flights.c) */
     CudaFlights *flights;    /* NULL: none was begun yet */
     cudaEvent_t sent[SEND_SLOTS];
-    CudaSection *sections;   /* [0, n_sections) were timed since `elapsed` was last called */
-    int n_sections, cap_sections;
     OpKind last;             /* the kind of op that was run last */
     bool capturing;          /* a graph is being recorded */
     Err lost;                /* code != 0: the GPU's context is broken for good, and this is why */
@@ -103,13 +100,14 @@ int cuda_upload(Device *d, void *to, const void *from, size_t bytes, Err *e);
 int cuda_download(Device *d, void *to, const void *from, size_t bytes, Err *e);
 int cuda_send(Device *d, int slot, void *to, const void *from, size_t bytes, Err *e);
 int cuda_sent(Device *d, int slot, Err *e);
+int cuda_fetch(Device *d, void *to, const void *from, size_t bytes, Err *e);
 int cuda_sync(Device *d, Err *e);
 size_t cuda_used(Device *d);
 
 /* stream.c */
-int cuda_start(Device *d, Err *e);
-int cuda_stop(Device *d, Err *e);
-int cuda_elapsed(Device *d, double *seconds, Err *e);
+int cuda_mark(Device *d, void **m, Err *e);
+int cuda_between(Device *d, void *from, void *to, double *seconds, Err *e);
+void cuda_mark_free(Device *d, void *m);
 int cuda_record(Device *d, Err *e);
 int cuda_recorded(Device *d, void **graph, Err *e);
 int cuda_replay(Device *d, void *graph, Err *e);

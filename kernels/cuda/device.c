@@ -104,7 +104,6 @@ void cuda_release(CudaDevice *c) {
     libraries_close(c);
     nvml_close(c->nvml);
     cuda_queue_free(c->queue);
-    mem_free(c->sections);
     mem_free(c->model.description);
     mem_free(c);
 }
@@ -115,10 +114,6 @@ static void real_close(Device *d) {
     if (c->stream) cudaStreamSynchronize(c->stream);
     for (int i = 0; i < SEND_SLOTS; i++)
         if (c->sent[i]) cudaEventDestroy(c->sent[i]);
-    for (int i = 0; i < c->cap_sections; i++) {
-        if (c->sections[i].start) cudaEventDestroy(c->sections[i].start);
-        if (c->sections[i].stop) cudaEventDestroy(c->sections[i].stop);
-    }
     cudaStream_t stream = c->stream;
     ranks_leave(c);
     cuda_flights_close(c->flights);
@@ -131,7 +126,7 @@ static const DeviceTable table = {
     .kind = "cuda", .alignment = CUDA_ALIGNMENT, .close = real_close, .join = cuda_join, .info = real_info, .describe = real_describe,
     .alloc = cuda_alloc, .free = cuda_free, .upload = cuda_upload, .download = cuda_download, .sync = cuda_sync,
     .host_alloc = cuda_host_alloc, .host_free = cuda_host_free, .send = cuda_send, .sent = cuda_sent,
-    .start = cuda_start, .stop = cuda_stop, .elapsed = cuda_elapsed, .record = cuda_record, .recorded = cuda_recorded,
+    .fetch = cuda_fetch, .mark = cuda_mark, .between = cuda_between, .mark_free = cuda_mark_free, .record = cuda_record, .recorded = cuda_recorded,
     .replay = cuda_replay, .graph_free = cuda_graph_free, .prepare = real_prepare, .run = real_run, .tune = cuda_tune,
     .trim = cuda_trim, .used = cuda_used, .evidence = real_evidence,
 };

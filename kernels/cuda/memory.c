@@ -87,6 +87,10 @@ int cuda_sent(Device *d, int slot, Err *e) {
     return code ? code : cuda_check(c, cudaEventSynchronize(c->sent[slot]), "waiting for a copy to the GPU", e);
 }
 
+int cuda_fetch(Device *d, void *to, const void *from, size_t bytes, Err *e) {
+    return copy(d, to, from, bytes, cudaMemcpyDeviceToHost, "a copy from the GPU", e);
+}
+
 /* The bytes of this process, if the driver tells them: in some containers it knows processes by other numbers. Else all
  * bytes in use on the GPU. */
 size_t cuda_used(Device *d) {

@@ -58,11 +58,13 @@ static void test_memory(void) {
     t->free(gpu, p, BYTES);
 }
 
-static void test_sections(void) {
-    double seconds = -1;
-    ok(!t->start(gpu, &e) && !t->stop(gpu, &e) && !t->start(gpu, &e) && !t->stop(gpu, &e) &&
-       !t->elapsed(gpu, &seconds, &e) && seconds > 0, "two timed sections have a sum");
-    ok(!t->elapsed(gpu, &seconds, &e) && seconds == 0, "which starts at zero again");
+static void test_marks(void) {
+    double seconds = -1, none = 1;
+    void *mark[2] = {NULL, NULL};
+    ok(!t->mark(gpu, &mark[0], &e) && !t->mark(gpu, &mark[1], &e) && !t->between(gpu, mark[0], mark[1], &seconds, &e) && seconds > 0,
+       "there is time between two marks");
+    ok(!t->between(gpu, mark[1], mark[1], &none, &e) && none == 0, "and none between one and itself");
+    for (int i = 0; i < 2; i++) t->mark_free(gpu, mark[i]);
 }
 
 static void test_graph(void) {
@@ -189,7 +191,7 @@ int main(void) {
     if (!ok(!device_open("cuda:0", &gpu, &e), "the emulated GPU opens: %s", e.text)) return tap_done();
     t = gpu->table;
     test_memory();
-    test_sections();
+    test_marks();
     test_graph();
     test_described();
     test_version(path);

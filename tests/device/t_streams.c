@@ -1,0 +1,164 @@
+/* Steps one after the other, and steps of which the next one begins before the result of the last one is asked for: the same
+ * losses, of the same steps, the same steps that the loss scaler leaves out, and the same parameters, on the CPU and on an
+ * emulated GPU, there also with all work as late as CUDA allows. */
+#include <float.h>
+
+#include "base/mem.h"
+#include "each_device.h"
+#include "run/runtime.h"
+#include "unit/nets.h"
+
+enum { STEPS = 6, ROOM = 1 << 16 };
+
+typedef struct Run { int code; Err e; StepResult step[STEPS]; float output[STEPS]; char *state; size_t bytes; size_t peak; } Run;
+
+static int take_result(Runtime *r, const Program *p, Run *out, int i) {
+    int code = runtime_result(r, &out->step[i], &out->e);
+    if (!code && p->bufs[p->output].keep) { /* the first number of what the network gave in that step */
+        float y[ROOM];
+        code = runtime_read(r, 0, p->bufs[p->output].name, y, &out->e);
+        out->output[i] = y[0];
+    }
+    return code;
+}
+
+/* All persistent buffers, one after the other. */
+static int read_state(Runtime *r, Run *out) {
+    int code = OK;
+    for (int i = 0; runtime_persistent(r, i); i++) out->bytes += runtime_persistent(r, i)->bytes;
+    out->state = mem_new(out->bytes);
+    char *at = out->state;
+    for (int i = 0; runtime_persistent(r, i) && !code; at += runtime_persistent(r, i++)->bytes)
+        code = runtime_read_bytes(r, i, at, &out->e);
+    return code;
+}
+
+/* STEPS steps; late: each result is asked for after the next step has begun. The learning rate is another one in each. */
+static Run run(Device *device, const Network *net, const Program *p, AllocKind kind, bool late) {
+    Run out = {0};
+    Runtime *r = NULL;
+    out.code = runtime_open(device, kind, 0, &(Job){net, p}, 1, 7, 0, &r, &out.e);
+    for (int i = 0; i < STEPS && !out.code; i++) {
+        const float lr = 0.01f / (float)(i + 1);
+        if (p->lr != NO_BUF) out.code = runtime_write(r, "lr", &lr, &out.e);
+        if (!out.code) out.code = runtime_begin(r, 0, net_feed, (void *)p, &out.e);
+        if (!out.code && (!late || i > 0)) out.code = take_result(r, p, &out, i - late);
+    }
+    if (!out.code && late) out.code = take_result(r, p, &out, STEPS - 1);
+    if (!out.code) out.code = read_state(r, &out);
+    if (r) out.peak = runtime_ledger(r)->peak.held;
+    if (r && runtime_close_checked(r, &out.e)) out.code = ERR_INTERNAL;
+    return out;
+}
+
+#define SMALL "Sequential{Conv2d(3, 4, 3, padding=1) Tanh Residual{Conv2d(4, 4, 3, padding=1)} GELU MaxPool2d(2) Flatten Linear(36, 10)}"
+#define SCALE 1e6f /* gradients fit in 16 bits after a few halvings */
+
+static const struct Case { const char *what, *net; Shape input; Precision precision; int accumulate; Offload offload; OptimKind optimizer;
+                           float scale; bool keep; } cases[] = {
+    {"a loss scale that overflows", SMALL, {4, {2, 3, 6, 6}}, PREC_AMP_FP16, 1, OFFLOAD_NONE, OPTIM_Adam, SCALE, false},
+    {"outputs that are kept", SMALL, {4, {2, 3, 6, 6}}, PREC_FP32, 1, OFFLOAD_NONE, OPTIM_SGD, 0, true},
+    {"three micro-batches, offloading", SMALL, {4, {2, 3, 6, 6}}, PREC_AMP_FP16, 3, OFFLOAD_ALL, OPTIM_Adam, SCALE, false},
+    {"offloading, paged states", SMALL, {4, {2, 3, 6, 6}}, PREC_FP32, 1, OFFLOAD_ALL, OPTIM_PagedAdam, 0, false},
+};
+
+static Settings settings_of(const struct Case *c) {
+    Settings s = settings_default();
+    s.precision = c->precision;
+    s.accumulate = c->accumulate;
+    s.offload = c->offload;
+    s.offload_least = 0;
+    s.page_least = 1;
+    s.scheduled = true;
+    s.keep_output = c->keep;
+    s.optimizer.kind = c->optimizer;
+    if (c->scale > 0) s.scaler.init_scale = c->scale;
+    return s;
+}
+
+/* The same in every bit. */
+static void compare(const Run *a, const Run *b, const char *what, const char *how) {
+    int losses = 0, skipped = 0, outputs = 0, times = 0;
+    for (int i = 0; i < STEPS; i++) {
+        losses += memcmp(&a->step[i].loss, &b->step[i].loss, sizeof a->step[i].loss) != 0;
+        outputs += memcmp(&a->output[i], &b->output[i], sizeof a->output[i]) != 0;
+        skipped += a->step[i].skipped != b->step[i].skipped;
+        times += !(b->step[i].seconds > 0 && b->step[i].ops > 0 && b->step[i].ops <= b->step[i].seconds);
+    }
+    ok(losses + outputs + skipped == 0, "%s, %s: each step has its loss (%d have not), output (%d) and skip (%d)", what, how, losses, outputs, skipped);
+    ok(a->bytes == b->bytes && !memcmp(a->state, b->state, a->bytes), "%s, %s: the same parameters and states", what, how);
+    ok(a->peak == b->peak, "%s, %s: the same peak", what, how);
+    is_int(times, 0, "and each step a time, of which a part is that of its ops");
+}
+
+static void check_case(Device *device, const struct Case *c) {
+    Settings s = settings_of(c);
+    Program *p = NULL;
+    Err e = {0, ""};
+    const bool gpu = device->table->record != NULL;
+    Network *net = net_new(c->net, "CrossEntropyLoss", c->input, &e);
+    if (!ok(net && compile(net, &s, device, NULL, NULL, &p, &e) == OK, "%s: %s", c->what, e.text)) return;
+    Run base = run(device, net, p, ALLOC_PLANNED, false);
+    if (!ok(base.code == OK, "%s: %s", c->what, base.e.text)) return;
+    int skipped = 0, distinct = 0, replayed = 0;
+    for (int i = 0; i < STEPS; i++) {
+        skipped += base.step[i].skipped;
+        replayed += base.step[i].replayed;
+        distinct += i > 0 && base.step[i].loss != base.step[i - 1].loss;
+    }
+    ok(distinct == STEPS - 1, "%s: no two steps have the same loss, so that none can be taken for another", c->what);
+    ok(c->scale > 0 ? skipped > 0 && skipped < STEPS : skipped == 0, "%s: %d of %d steps are skipped", c->what, skipped, STEPS);
+    ok(gpu ? replayed >= STEPS - 2 && replayed < STEPS : replayed == 0, "%s: %d steps are replayed", c->what, replayed);
+    for (int late = 0; late < (gpu ? 2 : 1); late++) {
+        if (late) setenv("EMULATE_LATE", "1", 1);
+        for (int kind = 0; kind < (late ? 1 : ALLOC_COUNT); kind++) {
+            Run apart = run(device, net, p, (AllocKind)kind, false), ahead = run(device, net, p, (AllocKind)kind, true);
+            if (ok(apart.code == OK && ahead.code == OK, "%s: %s %s", c->what, apart.e.text, ahead.e.text)) {
+                apart.peak = kind == ALLOC_PLANNED ? base.peak : apart.peak;
+                compare(&apart, &ahead, c->what, alloc_name((AllocKind)kind));
+                apart.peak = base.peak;
+                compare(&base, &apart, c->what, "as with a plan");
+            }
+            mem_free(apart.state);
+            mem_free(ahead.state);
+        }
+        unsetenv("EMULATE_LATE");
+    }
+    mem_free(base.state);
+    program_free(p);
+    network_free(net);
+}
+
+/* What asks for a result that is not there, or begins too much, is told so. */
+static void check_order(Device *device) {
+    Settings s = settings_default();
+    Err e = {0, ""};
+    Program *p = NULL;
+    Runtime *r = NULL;
+    StepResult first, second;
+    Network *net = net_new(NET_MIXED, "CrossEntropyLoss", shape4(3, 3, 12, 12), &e);
+    if (!ok(net && !compile(net, &s, device, NULL, NULL, &p, &e) && !runtime_open(device, ALLOC_PLANNED, 0, &(Job){net, p}, 1, 7, 0, &r, &e),
+            "a runtime %s", e.text)) return;
+    is_int(runtime_result(r, &first, &e), ERR_SCRIPT, "no step, no result");
+    ok(!runtime_begin(r, 0, net_feed, p, &e) && !runtime_begin(r, 0, net_feed, p, &e), "two steps begin");
+    is_int(runtime_begin(r, 0, net_feed, p, &e), ERR_SCRIPT, "a third one is refused");
+    has_text(e.text, "2 steps are under way", "as one too many");
+    is_int(runtime_step(r, 0, net_feed, p, &first, &e), ERR_SCRIPT, "and so is one whose result is wanted at once");
+    ok(!runtime_result(r, &first, &e) && !runtime_result(r, &second, &e) && first.loss != second.loss, "each has its result");
+    is_int(runtime_result(r, &first, &e), ERR_SCRIPT, "once");
+    ok(!runtime_begin(r, 0, net_feed, p, &e), "a step that nobody asks for");
+    is_int(runtime_close_checked(r, &e), OK, "is no harm");
+    program_free(p);
+    network_free(net);
+}
+
+static void check_device(Device *device) {
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) check_case(device, &cases[i]);
+    check_order(device);
+}
+
+int main(void) {
+    each_device(check_device);
+    is_int(mem_live(), 0, "all host memory is given back");
+    return tap_done();
+}
