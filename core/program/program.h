@@ -82,7 +82,8 @@ typedef struct Op {
     int workspace;              /* buffer or NO_BUF */
     Attr attr;
     int region;                 /* the nn.Checkpoint that it is in (1, 2, ...), 0: none */
-    bool begun;                 /* a collective op that goes on while others run, until an op `wait` (pass overlap) */
+    bool begun;                 /* it goes on while others run, until an op `wait`: what ranks exchange (pass overlap), or a copy
+                                 * between host and device (pass overlap_copies) */
     bool recomputed;            /* computed a second time, for the backward pass: emitted by the checkpoint pass */
     double flops, traffic;      /* floating-point operations; bytes read and written: for cost estimates */
     void *state;                /* what the device prepared for it; borrowed from the device */

@@ -28,6 +28,7 @@ typedef struct Nvml Nvml;           /* nvml.c */
 typedef struct Ranks Ranks;         /* ranks.h */
 typedef struct Tuning Tuning;       /* tuning.h */
 typedef struct CudaFlights CudaFlights; /* flights.c */
+typedef enum CudaLane { LANE_EXCHANGE, LANE_COPY, FLIGHT_LANES } CudaLane; /* what goes on beside the computing: see flights.c */
 typedef struct CudaQueue CudaQueue; /* optim.cu: updates that wait to be enqueued as one kernel */
 
 typedef struct CudaDevice {
@@ -36,7 +37,8 @@ typedef struct CudaDevice {
     CudaModel model;
     cudaStream_t stream;     /* everything is enqueued here */
     cudaStream_t exchange;   /* what ranks exchange: the same stream, until an op is begun (flights.c) */
-    CudaFlights *flights;    /* NULL: none was begun yet */
+    cudaStream_t copy;       /* the copy that is enqueued now, between host and device: the same stream, unless it is begun */
+    CudaFlights *flights[FLIGHT_LANES]; /* NULL: none was begun yet */
     cudaEvent_t sent[SEND_SLOTS];
     OpKind last;             /* the kind of op that was run last */
     bool capturing;          /* a graph is being recorded */
@@ -115,10 +117,10 @@ void cuda_graph_free(Device *d, void *graph);
 /* While a graph is being recorded: ERR_DEVICE if the last call has ended the recording. */
 int cuda_recording_check(CudaDevice *c, Err *e);
 
-/* flights.c: runs an op that exchanges, or waits for one. cuda_flights_close: after all work has ended, or NULL. */
-int cuda_exchange(CudaDevice *c, KernelRun *run, const KArgs *args, Err *e);
-int cuda_exchange_sync(CudaDevice *c, Err *e);
-void cuda_flights_close(CudaFlights *f);
+/* flights.c: runs an op that exchanges or that is only begun, or waits for one. cuda_flights_close: after all work has ended. */
+int cuda_fly(CudaDevice *c, KernelRun *run, const KArgs *args, Err *e);
+int cuda_flights_sync(CudaDevice *c, Err *e);
+void cuda_flights_close(CudaDevice *c);
 
 /* ranks.c: device.h explains join. ranks_leave waits for the other ranks to leave, too, unless something has failed. */
 int cuda_join(Device *d, MeshAxis axis, Comm *comm, Err *e);

@@ -42,7 +42,7 @@ static int real_run(Device *d, const KArgs *args, Err *e) {
     int code = cuda_ready(c, e);
     if (!code && c->last != args->kind) code = cuda_flush(c, e);
     c->last = args->kind;
-    if (!code) code = op_exchanges(args->kind) ? cuda_exchange(c, runs[args->kind], args, e) : runs[args->kind](args, e);
+    if (!code) code = args->begun || op_exchanges(args->kind) ? cuda_fly(c, runs[args->kind], args, e) : runs[args->kind](args, e);
     if (!code && c->capturing) code = cuda_recording_check(c, e);
     return code;
 }
@@ -116,7 +116,7 @@ static void real_close(Device *d) {
         if (c->sent[i]) cudaEventDestroy(c->sent[i]);
     cudaStream_t stream = c->stream;
     ranks_leave(c);
-    cuda_flights_close(c->flights);
+    cuda_flights_close(c);
     cuda_release(c); /* before the stream: the libraries' handles use it */
     if (stream) cudaStreamDestroy(stream);
     (void)cudaGetLastError();
@@ -174,7 +174,7 @@ int cuda_open(int ordinal, Device **out, Err *e) {
     int code = find_gpu(c, ordinal, e);
     if (!code) code = cuda_ready(c, e);
     if (!code) code = cuda_check(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream", e);
-    c->exchange = c->stream;
+    c->exchange = c->copy = c->stream;
     for (int i = 0; i < SEND_SLOTS && !code; i++)
         code = cuda_check(c, cudaEventCreateWithFlags(&c->sent[i], cudaEventDisableTiming), "an event", e);
     if (code) {

@@ -59,7 +59,7 @@ int cuda_sync(Device *d, Err *e) {
     int code = cuda_ready(c, e);
     if (!code) code = cuda_flush(c, e);
     if (!code) code = cuda_check(c, cudaStreamSynchronize(c->stream), "waiting for the GPU", e);
-    if (!code) code = cuda_exchange_sync(c, e);
+    if (!code) code = cuda_flights_sync(c, e);
     return code;
 }
 
