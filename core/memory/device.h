@@ -52,6 +52,10 @@ typedef struct DeviceTable {
     /* send enqueues a copy from such memory under a slot below SEND_SLOTS; sent waits for the last copy of the slot. */
     int (*send)(Device *, int slot, void *to, const void *from, size_t bytes, Err *);
     int (*sent)(Device *, int slot, Err *);
+    /* send_beside is send, but while what was enqueued before goes on: only what `take` has enqueued comes first. take enqueues a
+     * copy within the device, after all that send_beside has enqueued. */
+    int (*send_beside)(Device *, int slot, void *to, const void *from, size_t bytes, Err *);
+    int (*take)(Device *, void *to, const void *from, size_t bytes, Err *);
     /* fetch enqueues a copy to such memory, which is there once a later mark is reached. */
     int (*fetch)(Device *, void *to, const void *from, size_t bytes, Err *);
     /* mark puts *m after all that was enqueued before; where it is NULL it makes it first. between waits until the device has

@@ -95,8 +95,8 @@ int device_dry_open(Device *model, Device **out, Err *e) {
     d->table = (DeviceTable){.kind = "dry", .alignment = model->table->alignment, .close = dry_close, .info = dry_info,
         .alloc = dry_alloc, .free = dry_free, .upload = dry_copy, .download = dry_copy, .sync = dry_sync,
         .host_alloc = dry_host_alloc, .host_free = dry_host_free, .send = dry_send, .sent = dry_sent,
-        .fetch = dry_copy, .mark = dry_mark, .between = dry_between, .mark_free = dry_mark_free, .prepare = dry_prepare, .run = dry_run,
-        .trim = dry_trim, .dry = true, .used = dry_used};
+        .send_beside = dry_send, .take = dry_copy, .fetch = dry_copy, .mark = dry_mark, .between = dry_between,
+        .mark_free = dry_mark_free, .prepare = dry_prepare, .run = dry_run, .trim = dry_trim, .dry = true, .used = dry_used};
     d->base.table = &d->table;
     d->model = model;
     d->next = model->table->alignment; /* not 0, which is NULL */

@@ -84,7 +84,7 @@ static int check_undisturbed(const Check *c, const Op *op) {
     if (attr_exchanges(op->kind, &op->attr) && check_over(c, true)) return ERR_INTERNAL;
     EACH_OUT(op, k)
         if (c->begun[program_root(c->p, op->out[k])] != NO_OP) return bad(c, "writes what an op has that is under way", op->out[k]);
-    if (op->begun && c->begun[program_root(c->p, op->in[0])] != NO_OP && op->kind == OP_copy)
+    if (op->begun && op->kind == OP_copy && c->begun[program_root(c->p, op->in[0])] != NO_OP)
         return bad(c, "begins to read what an op has that is under way", op->in[0]);
     return OK;
 }

@@ -232,6 +232,7 @@ static int first_codes(Runtime *r, const Slot *s, Err *e) {
 static int first_value(Runtime *r, const Slot *s, Err *e) {
     const Buf *b = s->buf;
     if (s->param && (s->param->derived || s->param->init == INIT_DORA)) return OK; /* the codes bring it; first_magnitudes */
+    if (b->category == CAT_INPUT) return OK; /* a feed brings it */
     if (s->param && s->param->quantized.format) return first_codes(r, s, e);
     int64_t n = program_whole_elements(b);
     float *values = mem_new((size_t)n * sizeof *values);
@@ -420,15 +421,21 @@ int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t run, FeedFn *fe
 }
 
 int runtime_send(Runtime *r, Loaded *l, Err *e) {
+    const DeviceTable *d = r->device->table;
     const char *from = l->stage[l->next_stage];
-    const int each = program_fed_buffers(l->p);
+    const int each = program_fed_buffers(l->p), n = each * l->p->fed;
     int code = OK;
-    for (int k = 0; k < each * l->p->fed && !code; k++) {
-        const int b = program_fed(l->p, k % each, k / each);
+    for (int k = 0; k < n && !code; k++) {
+        const int b = program_fed(l->p, k % each, k / each), ahead = l->p->bufs[b].ahead;
         const size_t bytes = l->p->bufs[b].bytes;
         if (!l->life[b].used) continue;
-        code = r->device->table->send(r->device, l->next_stage, runtime_data(r, l, b), from, bytes, e);
+        code = (ahead == NO_BUF ? d->send : d->send_beside)(r->device, l->next_stage, runtime_data(r, l, ahead == NO_BUF ? b : ahead), from, bytes, e);
         from += align_up(bytes, STAGE_ALIGNMENT);
+    }
+    for (int k = 0; k < n && !code; k++) { /* after all of them, so that no copy waits for one that was taken */
+        const int b = program_fed(l->p, k % each, k / each), ahead = l->p->bufs[b].ahead;
+        if (!l->life[b].used || ahead == NO_BUF) continue;
+        code = d->take(r->device, runtime_data(r, l, b), runtime_data(r, l, ahead), l->p->bufs[b].bytes, e);
     }
     l->next_stage = (l->next_stage + 1) % STAGES;
     return code;

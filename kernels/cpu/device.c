@@ -208,7 +208,7 @@ static const DeviceTable table = {
     .kind = "cpu", .alignment = CPU_ALIGNMENT, .close = cpu_close, .info = cpu_info, .alloc = cpu_alloc,
     .free = cpu_free, .upload = cpu_copy, .download = cpu_copy, .sync = cpu_sync,
     .host_alloc = cpu_host_alloc, .host_free = cpu_host_free, .send = cpu_send, .sent = cpu_sent,
-    .fetch = cpu_copy, .mark = cpu_mark, .between = cpu_between, .mark_free = cpu_mark_free,
+    .send_beside = cpu_send, .take = cpu_copy, .fetch = cpu_copy, .mark = cpu_mark, .between = cpu_between, .mark_free = cpu_mark_free,
     .prepare = cpu_prepare, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
     .stream = cpu_measure_stream,
 };

@@ -119,6 +119,8 @@ int cuda_recording_check(CudaDevice *c, Err *e);
 
 /* flights.c: runs an op that exchanges or that is only begun, or waits for one. cuda_flights_close: after all work has ended. */
 int cuda_fly(CudaDevice *c, KernelRun *run, const KArgs *args, Err *e);
+int cuda_send_beside(Device *d, int slot, void *to, const void *from, size_t bytes, Err *e);
+int cuda_take(Device *d, void *to, const void *from, size_t bytes, Err *e);
 int cuda_flights_sync(CudaDevice *c, Err *e);
 void cuda_flights_close(CudaDevice *c);
 

@@ -126,7 +126,7 @@ static const DeviceTable table = {
     .kind = "cuda", .alignment = CUDA_ALIGNMENT, .close = real_close, .join = cuda_join, .info = real_info, .describe = real_describe,
     .alloc = cuda_alloc, .free = cuda_free, .upload = cuda_upload, .download = cuda_download, .sync = cuda_sync,
     .host_alloc = cuda_host_alloc, .host_free = cuda_host_free, .send = cuda_send, .sent = cuda_sent,
-    .fetch = cuda_fetch, .mark = cuda_mark, .between = cuda_between, .mark_free = cuda_mark_free, .record = cuda_record, .recorded = cuda_recorded,
+    .send_beside = cuda_send_beside, .take = cuda_take, .fetch = cuda_fetch, .mark = cuda_mark, .between = cuda_between, .mark_free = cuda_mark_free, .record = cuda_record, .recorded = cuda_recorded,
     .replay = cuda_replay, .graph_free = cuda_graph_free, .prepare = real_prepare, .run = real_run, .tune = cuda_tune,
     .trim = cuda_trim, .used = cuda_used, .evidence = real_evidence,
 };

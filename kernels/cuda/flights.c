@@ -2,6 +2,8 @@
  * has a stream of its own, a lane, on which they follow all that was enqueued before; a wait lets the device's stream follow
  * them. Once the lane of exchanges is there, every op that exchanges goes by it, so that all ranks exchange in one order. A
  * recording takes the lanes along, since waits join all of them before the end. */
+#include <assert.h>
+
 #include "base/mem.h"
 #include "cuda.h"
 
@@ -11,6 +13,7 @@ typedef struct Flight { const void *y; cudaEvent_t over; bool on; } Flight;
 struct CudaFlights {
     cudaStream_t stream;
     cudaEvent_t ready;  /* what was enqueued before an op */
+    cudaEvent_t landed, taken; /* what send_beside has enqueued; what take has */
     Flight *list;
     int n, cap;
 };
@@ -18,7 +21,9 @@ struct CudaFlights {
 static void close_lane(CudaFlights *f) {
     if (!f) return;
     for (int i = 0; i < f->n; i++) cudaEventDestroy(f->list[i].over);
-    if (f->ready) cudaEventDestroy(f->ready);
+    cudaEvent_t *const events[] = {&f->ready, &f->landed, &f->taken};
+    for (size_t i = 0; i < ARRAY_LEN(events); i++)
+        if (*events[i]) cudaEventDestroy(*events[i]);
     if (f->stream) cudaStreamDestroy(f->stream);
     mem_free(f->list);
     mem_free(f);
@@ -29,7 +34,9 @@ static int start(CudaDevice *c, CudaLane lane, Err *e) {
     CudaFlights *f = mem_new(sizeof *f);
     if (!f) return err_set(e, ERR_HOST_MEMORY, "out of host memory for ops that go on beside others");
     int code = cuda_check(c, cudaStreamCreateWithFlags(&f->stream, cudaStreamNonBlocking), "a stream", e);
-    if (!code) code = cuda_check(c, cudaEventCreateWithFlags(&f->ready, cudaEventDisableTiming), "an event", e);
+    cudaEvent_t *const events[] = {&f->ready, &f->landed, &f->taken};
+    for (size_t i = 0; i < ARRAY_LEN(events) && !code; i++)
+        code = cuda_check(c, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming), "an event", e);
     if (code) {
         close_lane(f);
         return code;
@@ -85,6 +92,31 @@ int cuda_fly(CudaDevice *c, KernelRun *run, const KArgs *args, Err *e) {
     c->copy = c->stream;
     if (!code) code = note(c, c->flights[lane], y, e);
     return code || args->begun ? code : wait_for(c, y, e);
+}
+
+/* ---- feeding ahead */
+
+int cuda_send_beside(Device *d, int slot, void *to, const void *from, size_t bytes, Err *e) {
+    CudaDevice *c = (CudaDevice *)d;
+    assert(0 <= slot && slot < SEND_SLOTS);
+    int code = cuda_ready(c, e);
+    if (!code) code = start(c, LANE_COPY, e);
+    const CudaFlights *f = c->flights[LANE_COPY];
+    if (!code) code = cuda_check(c, cudaStreamWaitEvent(f->stream, f->taken, 0), "a copy's turn", e);
+    if (!code) code = cuda_check(c, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, f->stream), "a copy to the GPU", e);
+    return code ? code : cuda_check(c, cudaEventRecord(c->sent[slot], f->stream), "an event after a copy", e);
+}
+
+int cuda_take(Device *d, void *to, const void *from, size_t bytes, Err *e) {
+    CudaDevice *c = (CudaDevice *)d;
+    int code = cuda_ready(c, e);
+    if (!code) code = cuda_flush(c, e);
+    if (!code) code = start(c, LANE_COPY, e);
+    const CudaFlights *f = c->flights[LANE_COPY];
+    if (!code) code = cuda_check(c, cudaEventRecord(f->landed, f->stream), "an event after a copy", e);
+    if (!code) code = cuda_check(c, cudaStreamWaitEvent(c->stream, f->landed, 0), "waiting for a copy", e);
+    if (!code) code = cuda_check(c, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c->stream), "a copy within the GPU", e);
+    return code ? code : cuda_check(c, cudaEventRecord(f->taken, c->stream), "an event after a copy", e);
 }
 
 int cuda_flights_sync(CudaDevice *c, Err *e) {

@@ -69,7 +69,7 @@ static const DeviceTable table = {
     .kind = "cuda", .alignment = CUDA_ALIGNMENT, .close = offline_close, .info = offline_info,
     .alloc = offline_alloc, .free = offline_free, .upload = offline_copy, .download = offline_copy,
     .sync = refuse, .host_alloc = offline_alloc, .host_free = offline_free, .send = offline_send,
-    .sent = offline_sent, .fetch = offline_copy, .mark = offline_mark, .between = offline_between,
+    .sent = offline_sent, .send_beside = offline_send, .take = offline_copy, .fetch = offline_copy, .mark = offline_mark, .between = offline_between,
     .mark_free = offline_mark_free, .prepare = cuda_prepare, .run = offline_run, .trim = cuda_trim, .used = offline_used,
 };
 

@@ -1,6 +1,11 @@
-/* Steps one after the other, and steps of which the next one begins before the result of the last one is asked for: the same
- * losses, of the same steps, the same steps that the loss scaler leaves out, and the same parameters, on the CPU and on an
- * emulated GPU, there also with all work as late as CUDA allows. */
+/* What goes on beside the device's computing changes no number, and needs the memory that is predicted, on the CPU and on an
+ * emulated GPU, there also with all work as late as CUDA allows:
+ *
+ * - steps of which the next one begins before the result of the last one is asked for: each has its own loss, and is left out by
+ *   the loss scaler as it would be;
+ * - copies of activations and paged states to the host and back, which wait for each other; where a wait is missing, numbers are
+ *   wrong or the recording fails;
+ * - micro-batches that are copied to the device ahead. */
 #include <float.h>
 
 #include "base/mem.h"
@@ -47,6 +52,7 @@ static Run run(Device *device, const Network *net, const Program *p, AllocKind k
     if (!out.code && late) out.code = take_result(r, p, &out, STEPS - 1);
     if (!out.code) out.code = read_state(r, &out);
     if (r) out.peak = runtime_ledger(r)->peak.held;
+    if (r && out.code) device->table->sync(device, NULL); /* a fault that was planted may have left work */
     if (r && runtime_close_checked(r, &out.e)) out.code = ERR_INTERNAL;
     return out;
 }
@@ -55,11 +61,11 @@ static Run run(Device *device, const Network *net, const Program *p, AllocKind k
 #define SCALE 1e6f /* gradients fit in 16 bits after a few halvings */
 
 static const struct Case { const char *what, *net; Shape input; Precision precision; int accumulate; Offload offload; OptimKind optimizer;
-                           float scale; bool keep; } cases[] = {
-    {"a loss scale that overflows", SMALL, {4, {2, 3, 6, 6}}, PREC_AMP_FP16, 1, OFFLOAD_NONE, OPTIM_Adam, SCALE, false},
-    {"outputs that are kept", SMALL, {4, {2, 3, 6, 6}}, PREC_FP32, 1, OFFLOAD_NONE, OPTIM_SGD, 0, true},
-    {"three micro-batches, offloading", SMALL, {4, {2, 3, 6, 6}}, PREC_AMP_FP16, 3, OFFLOAD_ALL, OPTIM_Adam, SCALE, false},
-    {"offloading, paged states", SMALL, {4, {2, 3, 6, 6}}, PREC_FP32, 1, OFFLOAD_ALL, OPTIM_PagedAdam, 0, false},
+                           float scale; bool keep, ahead; } cases[] = {
+    {"a loss scale that overflows", SMALL, {4, {2, 3, 6, 6}}, PREC_AMP_FP16, 1, OFFLOAD_NONE, OPTIM_Adam, SCALE, false, false},
+    {"outputs that are kept, fed ahead", SMALL, {4, {2, 3, 6, 6}}, PREC_FP32, 1, OFFLOAD_NONE, OPTIM_SGD, 0, true, true},
+    {"three micro-batches, offloading, fed ahead", SMALL, {4, {2, 3, 6, 6}}, PREC_AMP_FP16, 3, OFFLOAD_ALL, OPTIM_Adam, SCALE, false, true},
+    {"offloading, paged states", SMALL, {4, {2, 3, 6, 6}}, PREC_FP32, 1, OFFLOAD_ALL, OPTIM_PagedAdam, 0, false, false},
 };
 
 static Settings settings_of(const struct Case *c) {
@@ -71,6 +77,7 @@ static Settings settings_of(const struct Case *c) {
     s.page_least = 1;
     s.scheduled = true;
     s.keep_output = c->keep;
+    s.feed_ahead = c->ahead;
     s.optimizer.kind = c->optimizer;
     if (c->scale > 0) s.scaler.init_scale = c->scale;
     return s;
@@ -91,6 +98,53 @@ static void compare(const Run *a, const Run *b, const char *what, const char *ho
     is_int(times, 0, "and each step a time, of which a part is that of its ops");
 }
 
+/* The same training with everything in line and in the device's memory. */
+static void check_plain(Device *device, const Network *net, Settings s, const struct Case *c, const Run *found) {
+    Program *p = NULL;
+    Err e = {0, ""};
+    int wrong = 0;
+    s.offload = OFFLOAD_NONE;
+    s.feed_ahead = false;
+    s.optimizer.kind = optimizer_base(s.optimizer.kind);
+    if (!ok(compile(net, &s, device, NULL, NULL, &p, &e) == OK, "in line: %s", e.text)) return;
+    Run plain = run(device, net, p, ALLOC_PLANNED, false);
+    for (int i = 0; i < STEPS; i++)
+        wrong += memcmp(&plain.step[i].loss, &found->step[i].loss, sizeof plain.step[i].loss) || plain.step[i].skipped != found->step[i].skipped;
+    ok(plain.code == OK && wrong == 0, "%s: the losses of everything in line", c->what);
+    if (c->ahead && c->offload == OFFLOAD_NONE) {
+        size_t more = 0;
+        const int fed[] = {p->inputs[0], p->target};
+        for (size_t i = 0; i < ARRAY_LEN(fed); i++) more += align_up(p->bufs[fed[i]].bytes, device->table->alignment);
+        ok(found->peak == plain.peak + more, "%s: %zu bytes more for second buffers", c->what, more);
+    }
+    mem_free(plain.state);
+    program_free(p);
+}
+
+/* On a GPU each wait is left out once. */
+static void check_missing_waits(Device *device, const Network *net, Program *p, const Run *right, const char *what) {
+    int to_device = 0, to_host = 0, found_device = 0, found_host = 0;
+    setenv("EMULATE_LATE", "1", 1);
+    for (int i = 0; i < p->n_ops; i++) {
+        if (p->ops[i].kind != OP_wait) continue;
+        const bool back = !p->bufs[p->ops[i].wait.y].host;
+        p->ops[i].kind = OP_view; /* which is not run; the memory is the same */
+        Run wrong = run(device, net, p, ALLOC_PLANNED, false);
+        p->ops[i].kind = OP_wait;
+        bool differs = wrong.code != OK;
+        for (int k = 0; k < STEPS && !differs; k++) differs = memcmp(&wrong.step[k].loss, &right->step[k].loss, sizeof wrong.step[k].loss) != 0;
+        to_device += back;
+        to_host += !back;
+        found_device += back && differs;
+        found_host += !back && differs;
+        mem_free(wrong.state);
+    }
+    unsetenv("EMULATE_LATE");
+    ok(to_device > 0 && to_host > 0, "%s: %d copies come beside computing, %d go", what, to_device, to_host);
+    /* a wait for one of two copies that follow each other is one for the first, too */
+    ok(2 * found_device >= to_device && found_host > 0, "%s: without the wait it is found for %d that come and %d that go", what, found_device, found_host);
+}
+
 static void check_case(Device *device, const struct Case *c) {
     Settings s = settings_of(c);
     Program *p = NULL;
@@ -100,6 +154,11 @@ static void check_case(Device *device, const struct Case *c) {
     if (!ok(net && compile(net, &s, device, NULL, NULL, &p, &e) == OK, "%s: %s", c->what, e.text)) return;
     Run base = run(device, net, p, ALLOC_PLANNED, false);
     if (!ok(base.code == OK, "%s: %s", c->what, base.e.text)) return;
+    Prediction guess;
+    ok(predict(&(Job){net, p}, 1, ALLOC_PLANNED, device, 0, &(Call){0, PART_WHOLE}, 1, STEPS, &guess, &e) == OK && guess.peak.held == base.peak,
+       "%s: %zu bytes, as predicted", c->what, base.peak);
+    check_plain(device, net, s, c, &base);
+    if (gpu && c->offload != OFFLOAD_NONE) check_missing_waits(device, net, p, &base, c->what);
     int skipped = 0, distinct = 0, replayed = 0;
     for (int i = 0; i < STEPS; i++) {
         skipped += base.step[i].skipped;
@@ -111,7 +170,7 @@ static void check_case(Device *device, const struct Case *c) {
     ok(gpu ? replayed >= STEPS - 2 && replayed < STEPS : replayed == 0, "%s: %d steps are replayed", c->what, replayed);
     for (int late = 0; late < (gpu ? 2 : 1); late++) {
         if (late) setenv("EMULATE_LATE", "1", 1);
-        for (int kind = 0; kind < (late ? 1 : ALLOC_COUNT); kind++) {
+        for (int kind = 0; kind < (late || c != cases ? 1 : ALLOC_COUNT); kind++) {
             Run apart = run(device, net, p, (AllocKind)kind, false), ahead = run(device, net, p, (AllocKind)kind, true);
             if (ok(apart.code == OK && ahead.code == OK, "%s: %s %s", c->what, apart.e.text, ahead.e.text)) {
                 apart.peak = kind == ALLOC_PLANNED ? base.peak : apart.peak;

@@ -93,7 +93,7 @@ static int fake_run(Device *d, const KArgs *args, Err *e) {
 
 static const DeviceTable table = {.kind = "fake", .alignment = 64, .alloc = fake_alloc, .free = fake_free,
     .upload = fake_copy, .download = fake_copy, .sync = fake_call, .host_alloc = fake_alloc, .host_free = fake_free,
-    .send = fake_send, .sent = fake_sent, .fetch = fake_copy, .mark = fake_mark,
+    .send = fake_send, .sent = fake_sent, .send_beside = fake_send, .take = fake_copy, .fetch = fake_copy, .mark = fake_mark,
     .between = fake_between, .mark_free = fake_mark_free,
     .record = fake_record, .recorded = fake_recorded, .replay = fake_replay, .graph_free = fake_graph_free,
     .prepare = bare_prepare, .run = fake_run};
