@@ -338,6 +338,7 @@ int runtime_part(Runtime *r, int which, StepPart part, bool fresh, FeedFn *feed,
     if (!code && part == PART_UPDATE && l->p->updates) r->updates++;
     if (!code) code = runtime_result(r, out, e);
     r->ledger.mark = -1;
+    if (code && !r->device->table->dry) r->device->table->sync(r->device, NULL);
     if (code || part == PART_UPDATE) end_parts(r);
     if (!code && part != PART_UPDATE) out->skipped = false;
     return code;

@@ -119,10 +119,14 @@ int cuda_take(Device *d, void *to, const void *from, size_t bytes, Err *e) {
     return code ? code : cuda_check(c, cudaEventRecord(f->taken, c->stream), "an event after a copy", e);
 }
 
+/* After it all are over, also those of a step that has failed before it waited for them. */
 int cuda_flights_sync(CudaDevice *c, Err *e) {
     int code = OK;
-    for (int lane = 0; lane < FLIGHT_LANES && !code; lane++)
-        if (c->flights[lane]) code = cuda_check(c, cudaStreamSynchronize(c->flights[lane]->stream), "waiting for ops beside others", e);
+    for (int lane = 0; lane < FLIGHT_LANES && !code; lane++) {
+        CudaFlights *f = c->flights[lane];
+        if (f) code = cuda_check(c, cudaStreamSynchronize(f->stream), "waiting for ops beside others", e);
+        for (int i = 0; f && i < f->n; i++) f->list[i].on = false;
+    }
     return code;
 }
 

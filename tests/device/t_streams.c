@@ -52,7 +52,7 @@ static Run run(Device *device, const Network *net, const Program *p, AllocKind k
     if (!out.code && late) out.code = take_result(r, p, &out, STEPS - 1);
     if (!out.code) out.code = read_state(r, &out);
     if (r) out.peak = runtime_ledger(r)->peak.held;
-    if (r && out.code) device->table->sync(device, NULL); /* a fault that was planted may have left work */
+    device->table->sync(device, NULL); /* a fault that was planted may have left work */
     if (r && runtime_close_checked(r, &out.e)) out.code = ERR_INTERNAL;
     return out;
 }
