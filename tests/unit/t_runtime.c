@@ -11,7 +11,7 @@
 
 /* ---- the device */
 
-static struct { long calls, fail_at, bytes, graphs, replays, runs, marks; bool recording; } fake;
+static struct { long calls, fail_at, bytes, graphs, replays, runs, marks; bool recording, ticks; double clock; } fake; /* ticks: marks have the clock's time */
 
 static int called(Err *e) {
     if (++fake.calls == fake.fail_at) return err_set(e, ERR_DEVICE, "call %ld fails", fake.calls);
@@ -40,6 +40,10 @@ static int fake_copy(Device *d, void *to, const void *from, size_t bytes, Err *e
 }
 
 static int fake_call(Device *d, Err *e) { return (void)d, called(e); }
+static int fake_fetch(Device *d, void *to, const void *from, size_t bytes, Err *e) {
+    fake.clock += 0.5; /* the end of a step */
+    return fake_copy(d, to, from, bytes, e);
+}
 static int fake_send(Device *d, int slot, void *to, const void *from, size_t bytes, Err *e) {
     return (void)slot, fake_copy(d, to, from, bytes, e);
 }
@@ -47,12 +51,13 @@ static int fake_sent(Device *d, int slot, Err *e) { return (void)slot, fake_call
 static int fake_mark(Device *d, void **m, Err *e) {
     (void)d;
     if (called(e)) return ERR_DEVICE;
-    if (!*m && !(*m = malloc(1))) return err_set(e, ERR_HOST_MEMORY, "no mark");
+    if (!*m && !(*m = malloc(sizeof(double)))) return err_set(e, ERR_HOST_MEMORY, "no mark");
+    *(double *)*m = fake.clock;
     fake.marks++;
     return OK;
 }
 static int fake_between(Device *d, void *from, void *to, double *seconds, Err *e) {
-    *seconds = from && to ? 0.25 : -1;
+    *seconds = !from || !to ? -1 : fake.ticks ? *(double *)to - *(double *)from : 0.25;
     return fake_call(d, e);
 }
 static void fake_mark_free(Device *d, void *m) { (void)d; free(m); }
@@ -88,12 +93,13 @@ static void fake_graph_free(Device *d, void *graph) {
 static int fake_run(Device *d, const KArgs *args, Err *e) {
     (void)d, (void)args;
     fake.runs++;
+    fake.clock += 1;
     return called(e);
 }
 
 static const DeviceTable table = {.kind = "fake", .alignment = 64, .alloc = fake_alloc, .free = fake_free,
     .upload = fake_copy, .download = fake_copy, .sync = fake_call, .host_alloc = fake_alloc, .host_free = fake_free,
-    .send = fake_send, .sent = fake_sent, .send_beside = fake_send, .take = fake_copy, .fetch = fake_copy, .mark = fake_mark,
+    .send = fake_send, .sent = fake_sent, .send_beside = fake_send, .take = fake_copy, .fetch = fake_fetch, .mark = fake_mark,
     .between = fake_between, .mark_free = fake_mark_free,
     .record = fake_record, .recorded = fake_recorded, .replay = fake_replay, .graph_free = fake_graph_free,
     .prepare = bare_prepare, .run = fake_run};
@@ -169,6 +175,35 @@ static void test_recording(void) {
     c.p->graph = false;
     is_int(train(&c, ALLOC_PLANNED, &e), OK, "three steps that nobody may record");
     ok(fake.runs == 3 * ops && fake.replays == 0, "are run, too");
+    case_close(&c);
+}
+
+/* ---- from begin to begin: an op takes 1 here, what is kept 0.5, and the host 100 between two steps */
+
+static void test_times(void) {
+    Settings s = settings_default();
+    Case c = case_open(&device, "Linear(6, 10)", "CrossEntropyLoss", shape2(2, 6), &s);
+    Runtime *r = NULL;
+    Err e = {0, ""};
+    StepResult found[3];
+    if (!c.p) return;
+    double ops = 0;
+    for (int i = 0; i < c.p->n_ops; i++) ops += c.p->ops[i].kind != OP_view;
+    memset(&fake, 0, sizeof fake);
+    fake.ticks = true;
+    c.p->graph = false;
+    int code = runtime_open(&device, ALLOC_PLANNED, 0, &(Job){c.net, c.p}, 1, 7, 0, &r, &e);
+    for (int i = 0; i < 3 && !code; i++) {
+        if (i) fake.clock += 100;
+        code = runtime_begin(r, 0, net_feed, c.p, &e);
+        if (!code && i) code = runtime_result(r, &found[i - 1], &e);
+    }
+    if (!code) code = runtime_result(r, &found[2], &e);
+    is_int(code, OK, "three steps");
+    ok(found[0].seconds == ops + 100.5 && found[1].seconds == ops + 100.5, "a step lasts until the next one begins, with what the host does meanwhile");
+    ok(found[2].seconds == ops + 0.5, "the last one until its own end");
+    ok(found[0].ops == ops && found[1].ops == ops && found[2].ops == ops, "its ops have a time of their own");
+    is_int(runtime_close_checked(r, &e), OK, "all is given back");
     case_close(&c);
 }
 
@@ -348,6 +383,7 @@ static void test_feeds(void) {
 int main(void) {
     test_failures();
     test_recording();
+    test_times();
     test_timed();
     test_values();
     test_shared();
