@@ -6,8 +6,6 @@
  * - copies of activations and paged states to the host and back, which wait for each other; where a wait is missing, numbers are
  *   wrong or the recording fails;
  * - micro-batches that are copied to the device ahead. */
-#include <float.h>
-
 #include "base/mem.h"
 #include "each_device.h"
 #include "run/runtime.h"
@@ -15,7 +13,7 @@
 
 enum { STEPS = 6, ROOM = 1 << 16 };
 
-typedef struct Run { int code; Err e; StepResult step[STEPS]; float output[STEPS]; char *state; size_t bytes; size_t peak; } Run;
+typedef struct Run { int code; Err e; StepResult step[STEPS]; float output[STEPS]; char *state; size_t bytes, peak; int updates; } Run;
 
 static int take_result(Runtime *r, const Program *p, Run *out, int i) {
     int code = runtime_result(r, &out->step[i], &out->e);
@@ -27,14 +25,18 @@ static int take_result(Runtime *r, const Program *p, Run *out, int i) {
     return code;
 }
 
-/* All persistent buffers, one after the other. */
+/* All persistent buffers, one after the other; and how many updates were made. */
 static int read_state(Runtime *r, Run *out) {
     int code = OK;
     for (int i = 0; runtime_persistent(r, i); i++) out->bytes += runtime_persistent(r, i)->bytes;
     out->state = mem_new(out->bytes);
     char *at = out->state;
     for (int i = 0; runtime_persistent(r, i) && !code; at += runtime_persistent(r, i++)->bytes)
-        code = runtime_read_bytes(r, i, at, &out->e);
+        if ((code = runtime_read_bytes(r, i, at, &out->e)) == OK && !strcmp(runtime_persistent(r, i)->name, "state")) {
+            StepState state;
+            memcpy(&state, at, sizeof state);
+            out->updates = (int)state.step;
+        }
     return code;
 }
 
@@ -79,7 +81,7 @@ static Settings settings_of(const struct Case *c) {
     s.keep_output = c->keep;
     s.feed_ahead = c->ahead;
     s.optimizer.kind = c->optimizer;
-    if (c->scale > 0) s.scaler.init_scale = c->scale;
+    if (c->scale > 0) s.scaler.init_scale = c->scale, s.scaler.attr.interval = 1; /* it grows at once, so that steps are skipped later, too */
     return s;
 }
 
@@ -166,6 +168,7 @@ static void check_case(Device *device, const struct Case *c) {
         distinct += i > 0 && base.step[i].loss != base.step[i - 1].loss;
     }
     ok(distinct == STEPS - 1, "%s: no two steps have the same loss, so that none can be taken for another", c->what);
+    if (c->scale > 0) is_int(base.updates, STEPS - skipped, "as many updates as steps that were not skipped");
     ok(c->scale > 0 ? skipped > 0 && skipped < STEPS : skipped == 0, "%s: %d of %d steps are skipped", c->what, skipped, STEPS);
     ok(gpu ? replayed >= STEPS - 2 && replayed < STEPS : replayed == 0, "%s: %d steps are replayed", c->what, replayed);
     for (int late = 0; late < (gpu ? 2 : 1); late++) {
