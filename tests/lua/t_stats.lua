@@ -97,9 +97,10 @@ tap.is(measure.warm(timed(9, 1, 1, 1, 1, 1, 1, 1, 1), 2), 2, "the script's warm-
 tap.is(measure.warm(timed(9, 8, 7, 6, 5, 4, 3, 2, 1), 0), nil, "a pace that rises all the time is not steady")
 
 -- ---- steps: the result of one is asked for after the next one has begun
-local function visit(rounds_wanted, seconds_of, fails)
+local function visit(rounds_wanted, seconds_of, fails, waits)
   local said, begun, given = {}, 0, 0
   local steps = {
+    waits = waits,
     begin = function(i)
       said[#said + 1] = "b" .. i
       if fails == "b" .. i then return nil, "no begin", "oom" end
@@ -123,6 +124,10 @@ tap.is(run.skipped, 1, "and is counted if it was skipped")
 tap.ok(run.more() and run.samples[1].flag == "warmup" and run.samples[4].flag ~= "warmup" and #run.samples == 4, "no more were made")
 local seconds, graphs = measure.seconds(run.samples)
 tap.is(("%d %d %s"):format(#seconds, #graphs, graphs[1]), "3 2 0.5", "times of steps, and of their graphs, where they have one")
+tap.is(run.samples[2].seconds, 1, "what the host does meanwhile is part of a GPU's step, or beside it")
+local alone = visit(nil, function() return 1 end, nil, true).samples
+tap.ok(alone[2].seconds < 1 and alone[2].seconds > 0.5, "its look at the machine is no part of the CPU's")
+tap.is(alone[4].seconds, 1, "nor does the last step, which ends before it, lose any of its time")
 for _, fails in ipairs{"b1", "b3", "r1", "r4"} do
   local none, reason, code = visit(nil, function() return 1 end, fails)
   tap.is(("%s %s %s"):format(none, reason, code), fails:find "b" and "nil no begin oom" or "nil no result device", fails .. " fails")

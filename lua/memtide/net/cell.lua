@@ -593,7 +593,7 @@ local function steps_of_one(self, runtime)
     if schedule then util.must(runtime:write("lr", {schedule:rate(self.values.optimizer:rate(), i - 1)})) end
     return runtime:begin(1, loader)
   end
-  return {begin = begin, result = function() return runtime:result() end}, loader
+  return {begin = begin, result = function() return runtime:result() end, waits = self.values.device == "cpu"}, loader
 end
 
 -- The rounds of several. Each draws whole batches, so that all are the same. The script has the losses of its calls, so a round
@@ -614,7 +614,7 @@ local function steps_of_several(self, runtime)
     local one = table.remove(made, 1)
     return one.loss, one.to - one.from, nil, one.ops, one.replayed
   end
-  return {begin = begin, result = result}, self.round
+  return {begin = begin, result = result, waits = true}, self.round
 end
 
 -- The index, 0 to count - 1, of the largest of values[from], values[from + stride], ...

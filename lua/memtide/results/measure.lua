@@ -39,25 +39,27 @@ end
 -- The steps of a visit. steps: begin(i) begins step i; result() -> loss, seconds, skipped, ops, replayed of the first step that
 -- has begun, nil, reason, code: it failed. A step's result is asked for after the next one has begun, so that the device never
 -- waits for the host to have read a loss: its time goes from begin to begin. The last one before a pause ends with its own end.
+-- waits: nothing goes on while the host looks at the machine between two steps, so that is taken off the first one's time.
 local Walk = {}
 Walk.__index = Walk
 
-local function new_walk(steps, seen) return setmetatable({steps = steps, seen = seen, list = {}, begun = 0}, Walk) end
+local function new_walk(steps, seen) return setmetatable({steps = steps, seen = seen, list = {}, begun = 0, looked = 0}, Walk) end
 
 -- The result of the step that was begun first -> its sample, loss, skipped; nil, reason, code
 local function finish(self)
   local loss, seconds, skipped, ops, replayed = self.steps.result()
   if not loss then return nil, seconds, skipped end
   local sample = self.open
-  self.open, sample.seconds, sample.graph_seconds = nil, seconds, replayed and ops or nil
+  self.open, sample.seconds, sample.graph_seconds = nil, seconds - self.looked, replayed and ops or nil
   self.list[sample.step] = sample
   return sample, loss, skipped
 end
 
 -- Begins a step, and finishes the one before it, if that is under way -> what finish returns, true: there was none
 function Walk:advance()
-  local before, i = self.open, self.begun + 1
+  local before, i, from = self.open, self.begun + 1, core.clock()
   if before then self.seen:take(before) end
+  self.looked = self.steps.waits and core.clock() - from or 0
   local good, reason, code = self.steps.begin(i)
   if not good then return nil, reason, code end
   self.begun = i
@@ -74,6 +76,7 @@ end
 -- Finishes the step that is under way -> what finish returns
 function Walk:pause()
   local last = self.open
+  self.looked = 0
   local sample, loss, skipped = finish(self)
   if not sample then return nil, loss, skipped end
   self.seen:take(last, true)
