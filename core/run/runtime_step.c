@@ -1,9 +1,9 @@
 /* One step: the walk over the ops, and the memory that comes and goes with them. On the dry device it is the same walk.
  *
  * The host does not wait for the device: it enqueues, and prepares the next micro-batch, or the next step's first one, while
- * the device works; a step's result is there once its last mark is reached. A
- * section whose addresses are the same in every step is recorded at its second run and replayed from then on. The walk
- * over the memory still takes place while the device works, so that the ledger says the same as without a recording. */
+ * the device works; a step's result is there once its last mark is reached. A section whose addresses are the same in every
+ * step is recorded at its second run and replayed from then on. The walk over the memory still takes place while the device
+ * works, so that the ledger says the same as without a recording. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -111,9 +111,9 @@ local function extend(self, walk)
   return warm or self.warmup
 end
 
--- Makes the warmup + steps steps of `steps`, see Walk: {samples,
--- losses, skipped = how many were, more()}; nil, reason, code: a step failed. more() makes further steps if reliable times need
--- them, and returns true; or nil, reason, code. progress(i, n) is called before step i.
+-- Makes the warmup + steps steps of `steps`, see Walk: {samples, losses, skipped = how many were, more()}; nil, reason, code: a
+-- step failed. more() makes further steps if reliable times need them, and returns true; or nil, reason, code. progress(i, n) is
+-- called before step i.
 function measure.run(self, steps, device, progress)
   local losses, skipped, all = {}, 0, self.warmup + self.steps
   local walk = new_walk(steps, evidence.new(device))

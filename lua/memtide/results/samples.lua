@@ -109,9 +109,9 @@ end
 -- ---- reading
 
 -- Seconds of the samples that count, of all visits of a cell: {{seconds, ...} of each visit, ...}; field: "graph_seconds": those
--- of their graphs, where that is known. What was disturbed does
--- not count, unless so few others remain that their median has no interval: a disturbed time is better than none. Second
--- value: {timed = after the warm-up, disturbed = those of them with a flag, counted = those that count}.
+-- of their graphs, where that is known. What was disturbed does not count, unless so few others remain that their median has no
+-- interval: a disturbed time is better than none. Second value: {timed = after the warm-up, disturbed = those of them with a
+-- flag, counted = those that count}.
 function samples.counted(visits, field)
   local good, all, count = {}, {}, {timed = 0, disturbed = 0}
   for i, list in ipairs(visits) do
