@@ -55,6 +55,11 @@ static void part_of(const Program *p, int at, int *from, int *to) {
     }
 }
 
+/* Would what stands before op i part two updates that a device can run together? */
+static bool parts_updates(const Program *p, int i) {
+    return i > 0 && i < p->n_ops && op_is_update(p->ops[i].kind) && p->ops[i - 1].kind == p->ops[i].kind;
+}
+
 /* The root has `bytes` more alive during [from, to). */
 static void raise_live(Room *r, int root, int from, int to) {
     for (int i = from; i < to; i++) r->live[i] += align_up(r->life[root].bytes, r->alignment);
@@ -78,6 +83,7 @@ static void end_late(Room *r, int k, int ahead) {
     for (int i = k + 1; i < r->n; i++) /* the copy that brings it back */
         if (program_root(p, p->ops[r->copy[i].at].in[0]) == y) to = min_int(to, r->copy[i].begin);
     while (b->end < to && undisturbed(p, &p->ops[b->end], x, y) && (b->end <= last || has_room(r, x, b->end))) b->end++;
+    while (b->end > before && parts_updates(p, b->end)) b->end--;
     raise_live(r, x, max_int(last + 1, before), b->end);
 }
 
@@ -95,6 +101,7 @@ static void begin_early(Room *r, int k, int ahead, int least) {
     for (int i = 0; i < k; i++) /* the copy that has brought it to the host */
         if (program_root(p, p->ops[r->copy[i].at].out[0]) == x) from = max_int(from, r->copy[i].end);
     while (b->begin > from && undisturbed(p, &p->ops[b->begin - 1], x, y) && has_room(r, y, b->begin - 1)) b->begin--;
+    while (b->begin < before && parts_updates(p, b->begin)) b->begin++;
     raise_live(r, y, b->begin, before);
 }
 

@@ -110,6 +110,16 @@ static void test_order(void) {
                  p->ops[i].kind == OP_copy ? "c" : op_is_update(p->ops[i].kind) ? "U" : "");
     is_str(text, "cUUcUccccUcc", "updates and copies");
     program_free(p);
+    s.page_least = 20 * 32; /* of the first weight alone, among many small updates, between which the room for its pages begins */
+    p = compiled("Sequential{Linear(32, 20) Linear(20, 20) Linear(20, 20) Linear(20, 20) Linear(20, 10)}", SHAPE, &s);
+    int parted = 0;
+    for (int i = 1; p && i + 1 < p->n_ops; i++) {
+        const Op *before = &p->ops[i - 1], *after = &p->ops[i + 1];
+        parted += (p->ops[i].kind == OP_wait || p->ops[i].kind == OP_copy) && op_is_update(before->kind) && op_is_update(after->kind) &&
+                  strcmp(before->path, "0.weight") && strcmp(after->path, "0.weight");
+    }
+    ok(p && parted == 0, "no copy parts two small updates (%d do)", parted);
+    program_free(p);
 }
 
 /* ---- the verifier */
