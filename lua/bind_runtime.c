@@ -358,9 +358,18 @@ static int pack(lua_State *L) {
     return 1;
 }
 
-/* runtime:step(which, x, t) or (which, loader, more) -> loss, seconds, skipped. x and t hold all micro-batches of the
- * step. loader: or a value that can be called, which gives x and t of a micro-batch and the batch's number. more: the next step uses this loader too, so its batch may be fetched ahead. skipped: the loss scaler found an
- * overflow, and no update was made. */
+static int push_result(lua_State *L, const StepResult *found) {
+    lua_pushnumber(L, (lua_Number)found->loss);
+    lua_pushnumber(L, found->seconds);
+    lua_pushboolean(L, found->skipped);
+    lua_pushnumber(L, found->ops);
+    lua_pushboolean(L, found->replayed);
+    return 5;
+}
+
+/* runtime:step(which, x, t) or (which, loader) -> loss, seconds, skipped, ops, replayed. x and t hold all micro-batches of the
+ * step. loader: or a value that can be called, which gives x and t of a micro-batch and the batch's number. skipped: the loss
+ * scaler found an overflow, and no update was made. ops: of the seconds those of the ops alone; replayed: as graphs. */
 static int step(lua_State *L) {
     Err e;
     StepResult found;
@@ -368,16 +377,34 @@ static int step(lua_State *L) {
     Running *run = running(L);
     int which = which_program(L, run, 2);
     Feed feed = feed_from(L, &run->job[which]);
-    bool more = (feed.loader[0] || feed.script) && lua_toboolean(L, 4);
-    if (runtime_step(run->r, which, feed_step, &feed, more, &found, &e))
-        return feed.raised ? lua_error(L) : bind_fail(L, &e);
-    lua_pushnumber(L, (lua_Number)found.loss);
-    lua_pushnumber(L, found.seconds);
-    lua_pushboolean(L, found.skipped);
-    return 3;
+    if (runtime_step(run->r, which, feed_step, &feed, &found, &e)) return feed.raised ? lua_error(L) : bind_fail(L, &e);
+    return push_result(L, &found);
 }
 
-/* runtime:step_timed(which, loader, more) -> loss, {seconds of each op}: the same step, slower, with every op timed by
+/* runtime:begin(which, x, t) or (which, loader) -> true: the same without waiting for the device; another step may begin before
+ * the result of this one is asked for */
+static int begin(lua_State *L) {
+    Err e;
+    lua_settop(L, 4);
+    Running *run = running(L);
+    int which = which_program(L, run, 2);
+    Feed feed = feed_from(L, &run->job[which]);
+    if (runtime_begin(run->r, which, feed_step, &feed, &e)) return feed.raised ? lua_error(L) : bind_fail(L, &e);
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* runtime:result() -> of the first step that has begun: as runtime:step; its seconds go to the begin of the next one, if that has
+ * begun */
+static int result(lua_State *L) {
+    Err e;
+    StepResult found;
+    lua_settop(L, 1);
+    if (runtime_result(running(L)->r, &found, &e)) return bind_fail(L, &e);
+    return push_result(L, &found);
+}
+
+/* runtime:step_timed(which, loader) -> loss, {seconds of each op}: the same step, slower, with every op timed by
  * itself; of several micro-batches the sum */
 static int step_timed(lua_State *L) {
     Err e;
@@ -388,8 +415,7 @@ static int step_timed(lua_State *L) {
     const int n = run->job[which].program->n_ops;
     Feed feed = feed_from(L, &run->job[which]);
     double *seconds = lua_newuserdatauv(L, (size_t)n * sizeof *seconds, 0);
-    bool more = (feed.loader[0] || feed.script) && lua_toboolean(L, 4);
-    if (runtime_step_timed(run->r, which, feed_step, &feed, more, seconds, &found, &e))
+    if (runtime_step_timed(run->r, which, feed_step, &feed, seconds, &found, &e))
         return feed.raised ? lua_error(L) : bind_fail(L, &e);
     lua_pushnumber(L, (lua_Number)found.loss);
     lua_createtable(L, n, 0);
@@ -423,10 +449,7 @@ static int run_part(lua_State *L, StepPart part, bool fresh, FeedFn *feed, void 
     Running *run = running(L);
     const int which = which_program(L, run, 2);
     if (runtime_part(run->r, which, part, fresh, feed, arg, &found, &e)) return bind_fail(L, &e);
-    lua_pushnumber(L, (lua_Number)found.loss);
-    lua_pushnumber(L, found.seconds);
-    lua_pushboolean(L, found.skipped);
-    return 3;
+    return push_result(L, &found);
 }
 
 /* runtime:forward(which, x, t) or (which, loader) -> loss, seconds */
@@ -573,7 +596,7 @@ static int finish(lua_State *L) {
 }
 
 void bind_open_runtime(lua_State *L) {
-    static const luaL_Reg methods[] = {{"step", step}, {"step_timed", step_timed},
+    static const luaL_Reg methods[] = {{"step", step}, {"begin", begin}, {"result", result}, {"step_timed", step_timed},
         {"timing_seconds", timing_seconds}, {"forward", forward}, {"backward", backward}, {"update", update},
         {"loss_scale", loss_scale}, {"read", read_values}, {"write", write_values}, {"memory", memory}, {"reset_peak", reset_peak}, {"empty_cache", empty_cache}, {"finish", finish}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"runtime", new_runtime}, {"pack", pack}, {NULL, NULL}};

@@ -80,7 +80,7 @@ static int persistent(lua_State *L) {
         const Shape shape = program_outer_shape(b);
         push_tensor(L, b->name, stored_type(r, i), shape.rank, shape.dim);
         lua_rawgeti(L, -1, i + 1);
-        bind_set_boolean(L, "constant", b->constant != NULL);
+        bind_set_boolean(L, "constant", b->constant != NULL || b->category == CAT_INPUT); /* what a feed brings is no state */
         if (runtime_master(r, i) >= 0) bind_set_integer(L, "master", runtime_master(r, i) + 1);
         lua_pop(L, 1);
     }

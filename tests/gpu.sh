@@ -23,7 +23,7 @@ export BUILD DEVICE="${DEVICE:-cuda:0}" PYTHON="${PYTHON:-python3}"
 : "${DESCRIBED:=h200}" "${EACH:=3}" "${STEPS:=50}" "${PROCESSES:=3}" "${LIMIT:=0}"
 : "${MODELS:=simple_convnet vgg16}" "${PRECISIONS:=fp32,tf32,amp_bf16}"
 : "${ENGINES:=eager,eager_benchmark,cuda_graph,compile,compile_reduce_overhead,compile_max_autotune}"
-ALL="devices plugin kernels ops oracle truth ranks ways memcheck racecheck initcheck describe gap tune article batch peers"
+ALL="devices plugin kernels ops oracle truth streams ranks ways memcheck racecheck initcheck describe gap tune article batch peers"
 ALL="$ALL pytorch compare"
 memtide=$BUILD/memtide work=$BUILD/gpu peers=experiments/peers
 # the tests lie in other folders than the plugin
@@ -35,7 +35,7 @@ export PYTHONDONTWRITEBYTECODE=1 PATH="$PATH:/usr/local/cuda/bin"
 
 pack() { # folder
     rm -rf "$1" && mkdir -p "$1/lib" || return
-    for program in memtide memtide_cuda.so tests/device/t_kernels tests/device/t_sequence tests/device/t_device tests/device/t_truth tests/device/t_ranks \
+    for program in memtide memtide_cuda.so tests/device/t_kernels tests/device/t_sequence tests/device/t_device tests/device/t_truth tests/device/t_streams tests/device/t_ranks \
         tests/cuda/t_conv_ways tests/cuda/t_linear; do
         install -D -m 755 -s "$BUILD/$program" "$1/$program" || return
     done
@@ -90,6 +90,7 @@ part_oracle() {
     for test in oracle grad_scaler paged; do TEST_DEVICE=$DEVICE "$memtide" "tests/lua/t_$test.lua" || return; done
 }
 part_truth() { TEST_DEVICE=$DEVICE "$BUILD/tests/device/t_truth"; }
+part_streams() { TEST_DEVICE=$DEVICE "$BUILD/tests/device/t_streams"; }
 part_ranks() { # processes of one test, each with a GPU of its own
     [ "$DEVICE" = cuda:0 ] || skipped "from cuda:0 on only"
     [ "$("$memtide" devices | grep -c '^cuda:[0-9]')" -ge 2 ] || skipped "of two GPUs or more"

@@ -388,6 +388,7 @@ static int check(const Network *net, const Settings *s, Err *e) {
     if (s->loss_chunks > 1)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected loss_chunks = 1: the step of "
                                       "torch.nn.functional.linear_cross_entropy in chunks is not predicted");
+    if (s->feed_ahead) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected feed_ahead = false");
     if (s->offload == OFFLOAD_BUDGET)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected offload = \"none\" or \"all\"");
     if (s->offload != OFFLOAD_NONE && s->checkpoint != CHECKPOINT_NONE)

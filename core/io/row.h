@@ -6,7 +6,7 @@
 #include "base/err.h"
 
 enum {
-    ROW_FORMAT = 2,  /* the newest; files of every format from 1 on are read and continued */
+    ROW_FORMAT = 3,  /* the newest; files of every format from 1 on are read and continued */
     COLUMN_OWN = 0,  /* as `since`: no format has the column; a file has it if its script asks for it */
 };
 

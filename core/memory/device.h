@@ -30,7 +30,7 @@ typedef enum DeviceThrottle { THROTTLE_POWER = 1, THROTTLE_THERMAL = 2, THROTTLE
 /* Receives one piece of text. */
 typedef void DeviceText(void *arg, const char *text);
 
-enum { SEND_SLOTS = 2 }; /* see send */
+enum { SEND_SLOTS = 4 }; /* see send */
 
 typedef struct DeviceTable {
     const char *kind;  /* "cpu", "dry" */
@@ -52,11 +52,17 @@ typedef struct DeviceTable {
     /* send enqueues a copy from such memory under a slot below SEND_SLOTS; sent waits for the last copy of the slot. */
     int (*send)(Device *, int slot, void *to, const void *from, size_t bytes, Err *);
     int (*sent)(Device *, int slot, Err *);
-    /* Work that is enqueued between start and stop is timed. elapsed waits for it, and gives the device's time, in
-     * seconds, for all such work since elapsed was last called. */
-    int (*start)(Device *, Err *);
-    int (*stop)(Device *, Err *);
-    int (*elapsed)(Device *, double *seconds, Err *);
+    /* send_beside is send, but while what was enqueued before goes on: only what `take` has enqueued comes first. take enqueues a
+     * copy within the device, after all that send_beside has enqueued. */
+    int (*send_beside)(Device *, int slot, void *to, const void *from, size_t bytes, Err *);
+    int (*take)(Device *, void *to, const void *from, size_t bytes, Err *);
+    /* fetch enqueues a copy to such memory, which is there once a later mark is reached. */
+    int (*fetch)(Device *, void *to, const void *from, size_t bytes, Err *);
+    /* mark puts *m after all that was enqueued before; where it is NULL it makes it first. between waits until the device has
+     * reached mark `to`, and gives its time since mark `from`, in seconds. */
+    int (*mark)(Device *, void **m, Err *);
+    int (*between)(Device *, void *from, void *to, double *seconds, Err *);
+    void (*mark_free)(Device *, void *m); /* NULL is allowed */
     /* What run enqueues between record and recorded is not executed but becomes a graph; replay enqueues the whole
      * graph. recorded ends the recording even where it fails. All four NULL: the device has no graphs. */
     int (*record)(Device *, Err *);

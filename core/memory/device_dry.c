@@ -58,10 +58,18 @@ static int dry_sent(Device *d, int slot, Err *e) {
     return dry_sync(d, e);
 }
 
-static int dry_elapsed(Device *d, double *seconds, Err *e) {
+static int dry_mark(Device *d, void **m, Err *e) {
+    (void)m;
+    return dry_sync(d, e);
+}
+
+static int dry_between(Device *d, void *from, void *to, double *seconds, Err *e) {
+    (void)from, (void)to;
     *seconds = 0;
     return dry_sync(d, e);
 }
+
+static void dry_mark_free(Device *d, void *m) { (void)d, (void)m; }
 
 static int dry_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     KArgs asked = *args;
@@ -87,8 +95,8 @@ int device_dry_open(Device *model, Device **out, Err *e) {
     d->table = (DeviceTable){.kind = "dry", .alignment = model->table->alignment, .close = dry_close, .info = dry_info,
         .alloc = dry_alloc, .free = dry_free, .upload = dry_copy, .download = dry_copy, .sync = dry_sync,
         .host_alloc = dry_host_alloc, .host_free = dry_host_free, .send = dry_send, .sent = dry_sent,
-        .start = dry_sync, .stop = dry_sync, .elapsed = dry_elapsed, .prepare = dry_prepare, .run = dry_run,
-        .trim = dry_trim, .dry = true, .used = dry_used};
+        .send_beside = dry_send, .take = dry_copy, .fetch = dry_copy, .mark = dry_mark, .between = dry_between,
+        .mark_free = dry_mark_free, .prepare = dry_prepare, .run = dry_run, .trim = dry_trim, .dry = true, .used = dry_used};
     d->base.table = &d->table;
     d->model = model;
     d->next = model->table->alignment; /* not 0, which is NULL */

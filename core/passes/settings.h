@@ -200,6 +200,7 @@ typedef struct Settings {
     int gather_ahead;        /* layers before its use in which a weight is gathered */
     size_t bucket_bytes;     /* gradients that are sent together */
     bool overlap_comm;       /* collective ops go on while the device computes */
+    bool feed_ahead;         /* a micro-batch is copied to the device while the one before it is computed */
     Inplace inplace;
     bool eval;               /* mode = "eval": no gradients, nothing saved */
     bool no_loss;            /* evaluation without a target: the output is kept instead */

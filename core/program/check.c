@@ -12,7 +12,7 @@ typedef struct Check {
     int *made;    /* by buffer: the op that has given it a value, 0 where it had one before the step; NO_OP: none yet */
     int *content; /* by buffer: a number for the value that was written into it; a view has its source's */
     int *current; /* by root buffer: the number of the value that its storage has now */
-    int *begun;   /* by root buffer: the collective op under way that has it, NO_OP: none */
+    int *begun;   /* by root buffer: the op under way that has it, NO_OP: none */
 } Check;
 
 static int bad(const Check *c, const char *what, int buf) {
@@ -36,16 +36,16 @@ static int check_operands(const Check *c, const Op *op) {
     return OK;
 }
 
-/* A copy goes from the device to host memory or back; no other op has an operand in host memory. */
+/* A copy goes from the device to host memory or back; no other op works on host memory. */
 static int check_host(const Check *c, const Op *op) {
     bool from = false, to = false;
     EACH_IN(op, k) from |= c->p->bufs[op->in[k]].host;
     EACH_OUT(op, k) to |= c->p->bufs[op->out[k]].host;
-    if (op->kind == OP_copy ? from != to : !from && !to) return OK;
+    if (op->kind == OP_copy ? from != to : op->kind == OP_wait || (!from && !to)) return OK; /* a wait may be for a copy */
     return bad(c, op->kind == OP_copy ? "copies within one memory" : "works on host memory", op->out[0]);
 }
 
-/* ---- collective ops that are only begun: until the wait nothing reads what they make, or changes what they have */
+/* ---- ops that are only begun: until the wait nothing reads what they make, or changes what they have */
 
 /* The op under way that makes the buffer's storage, or NO_OP. */
 static bool is_made_now(const Check *c, int buf) {
@@ -70,19 +70,22 @@ static int check_wait(const Check *c, const Op *op) {
     return OK;
 }
 
-static int check_over(const Check *c) {
+/* None is under way, or none that exchanges. */
+static int check_over(const Check *c, bool exchanges) {
     for (int b = 0; b < c->p->n_bufs; b++)
-        if (c->begun[b] != NO_OP)
+        if (c->begun[b] != NO_OP && (!exchanges || op_exchanges(c->p->ops[c->begun[b]].kind)))
             return err_set(c->e, ERR_INTERNAL, "after %s: op %d is begun, and none waits for it: %s", c->after, c->begun[b], c->p->bufs[b].name);
     return OK;
 }
 
 /* Before an op: no other has in hand what it writes, and none is under way where the op's own kernel exchanges. */
 static int check_undisturbed(const Check *c, const Op *op) {
-    if (op->kind == OP_wait) return OK;
-    if (attr_exchanges(op->kind, &op->attr) && check_over(c)) return ERR_INTERNAL;
+    if (op->kind == OP_wait || op->kind == OP_view) return OK; /* neither computes */
+    if (attr_exchanges(op->kind, &op->attr) && check_over(c, true)) return ERR_INTERNAL;
     EACH_OUT(op, k)
-        if (c->begun[program_root(c->p, op->out[k])] != NO_OP) return bad(c, "writes what a collective op has that is under way", op->out[k]);
+        if (c->begun[program_root(c->p, op->out[k])] != NO_OP) return bad(c, "writes what an op has that is under way", op->out[k]);
+    if (op->begun && op->kind == OP_copy && c->begun[program_root(c->p, op->in[0])] != NO_OP)
+        return bad(c, "begins to read what an op has that is under way", op->in[0]);
     return OK;
 }
 
@@ -123,7 +126,7 @@ static bool can_be_updated(const Check *c, int b) {
 static int check_write(Check *c, const Op *op, int k) {
     const Program *p = c->p;
     int b = op->out[k], root;
-    if (b == NO_BUF) return OK;
+    if (b == NO_BUF || op->kind == OP_wait) return OK; /* what it waits for has made it */
     const Buf *buf = &p->bufs[b];
     if (op_info(op->kind)->out[k].updated) {
         if (!can_be_updated(c, b)) return bad(c, "updates a buffer that does not last", b);
@@ -169,7 +172,8 @@ static int check_ops(Check *c) {
     }
     for (c->op = 0; c->op < p->n_ops; c->op++) {
         const Op *op = &p->ops[c->op];
-        if (c->op == p->body_end && p->micro_batches > 1 && check_over(c)) return ERR_INTERNAL;
+        const bool ends = (c->op == p->body_end && (p->micro_batches > 1 || p->parts)) || (c->op == p->forward_end && p->parts);
+        if (ends && check_over(c, false)) return ERR_INTERNAL;
         if (check_operands(c, op) || check_host(c, op) || check_reads(c, op) || check_undisturbed(c, op)) return ERR_INTERNAL;
         for (int k = 0; k < OP_OUT; k++)
             if (check_write(c, op, k)) return ERR_INTERNAL;
@@ -180,7 +184,7 @@ static int check_ops(Check *c) {
         if (op->begun) set_begun(c, op, c->op);
         if (op->kind == OP_wait && check_wait(c, op)) return ERR_INTERNAL;
     }
-    if (check_over(c)) return ERR_INTERNAL;
+    if (check_over(c, false)) return ERR_INTERNAL;
     for (int b = 0; b < p->n_bufs; b++)
         if (p->bufs[b].keep && c->made[b] != NO_OP && c->current[program_root(p, b)] != c->content[b])
             return err_set(c->e, ERR_INTERNAL, "after %s: %s is kept but overwritten", c->after, p->bufs[b].name);

@@ -91,7 +91,7 @@ int program_buf(Program *p, Category category, Shape shape, DType dtype, const c
     b->category = category;
     b->shape = shape;
     b->dtype = dtype;
-    b->alias = NO_BUF;
+    b->alias = b->ahead = NO_BUF;
     b->param = b->stage = -1;
     program_resize(p, p->n_bufs);
     return p->n_bufs++;

@@ -60,6 +60,7 @@ typedef struct Buf {
     Slice slice;         /* of the network's tensor it is a part, and `shape` is that part's; parts 0: it is all of it */
     Shard shard;         /* of the tensor of this shape it has these elements alone, in the order of memory; count 0: all */
     size_t bytes;        /* not rounded up */
+    int ahead;           /* of an input: the persistent buffer that the next micro-batch is copied to meanwhile, or NO_BUF */
     int alias;           /* the root buffer, whose alias is NO_BUF, that this one shares the storage of; or NO_BUF */
     int stage;           /* the only stage of the pipeline that has it, of a parameter's buffers; -1: each has one */
     bool elsewhere;      /* that is another one: here it is a temporary that no op uses */
@@ -82,7 +83,8 @@ typedef struct Op {
     int workspace;              /* buffer or NO_BUF */
     Attr attr;
     int region;                 /* the nn.Checkpoint that it is in (1, 2, ...), 0: none */
-    bool begun;                 /* a collective op that goes on while others run, until an op `wait` (pass overlap) */
+    bool begun;                 /* it goes on while others run, until an op `wait`: what ranks exchange (pass overlap), or a copy
+                                 * between host and device (pass overlap_copies) */
     bool recomputed;            /* computed a second time, for the backward pass: emitted by the checkpoint pass */
     double flops, traffic;      /* floating-point operations; bytes read and written: for cost estimates */
     void *state;                /* what the device prepared for it; borrowed from the device */

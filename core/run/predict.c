@@ -5,7 +5,7 @@
 
 static int make_call(Runtime *r, const Call *call, Err *e) {
     StepResult ignored;
-    if (call->part == PART_WHOLE) return runtime_step(r, call->which, NULL, NULL, false, NULL, e);
+    if (call->part == PART_WHOLE) return runtime_step(r, call->which, NULL, NULL, NULL, e);
     return runtime_part(r, call->which, call->part, true, NULL, NULL, &ignored, e);
 }
 

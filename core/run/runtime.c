@@ -77,8 +77,8 @@ static int load_host(Runtime *r, Loaded *l, Err *e) {
         }
         l->n_kept += p->bufs[b].keep;
     }
-    for (int k = 0; k < SEND_SLOTS; k++) {
-        int code = r->device->table->host_alloc(r->device, l->stage_bytes, &l->stage[k], e);
+    for (int k = 0; k < STAGES; k++) {
+        int code = r->device->table->host_alloc(r->device, l->stage_bytes, (void **)&l->stage[k], e);
         if (code) return code;
     }
     l->kept = mem_new((size_t)l->n_kept * sizeof *l->kept);
@@ -87,15 +87,16 @@ static int load_host(Runtime *r, Loaded *l, Err *e) {
     if (!l->kept || !l->args || !l->values) return no_memory(e);
     for (int b = 0, k = 0; b < p->n_bufs; b++) {
         if (!p->bufs[b].keep) continue;
-        l->kept[k].buf = b;
-        if (!(l->kept[k++].bytes = mem_new(p->bufs[b].bytes))) return no_memory(e);
+        l->kept[k++] = (Kept){b, l->states_at};
+        l->states_at += align_up(p->bufs[b].bytes, STAGE_ALIGNMENT);
     }
+    l->room_bytes = l->states_at + 2 * sizeof(StepState);
     for (int i = 0; i < p->n_ops; i++) {
         view_args(p, &p->ops[i], &l->args[i]);
         l->args[i].device = r->device;
         l->args[i].seed = r->seed;
     }
-    return OK;
+    return runtime_make_room(r, l, 0, e);
 }
 
 static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e) {
@@ -179,6 +180,8 @@ static int open_all(Runtime *r, AllocKind kind, const Job *jobs, int n_jobs, Err
     r->n_loaded = n_jobs;
     for (int i = 0; i < n_jobs && !code; drawn += jobs[i++].net->n_drawn)
         code = load(r, &r->loaded[i], &jobs[i], drawn, e);
+    for (int k = 0; k < NOTES && !code && !r->device->table->dry; k++)
+        code = r->device->table->host_alloc(r->device, SMALL, (void **)&r->note[k], e);
     if (!code) code = open_memory(r, kind, e);
     if (!code && !r->device->table->dry) code = runtime_first_values(r, e);
     return code;
@@ -208,17 +211,34 @@ static void unload(const Runtime *r, Loaded *l) {
     const DeviceTable *d = r->device->table;
     for (int k = 0; k < SECTIONS; k++)
         if (l->section[k].graph) d->graph_free(r->device, l->section[k].graph);
-    for (int k = 0; k < SEND_SLOTS; k++)
+    for (int k = 0; k < STAGES; k++)
         if (l->stage[k]) d->host_free(r->device, l->stage[k], l->stage_bytes);
+    for (int k = 0; k < UNDER_WAY; k++)
+        if (l->room[k]) d->host_free(r->device, l->room[k], l->room_bytes);
     placement_free(&l->place);
-    for (int i = 0; l->kept && i < l->n_kept; i++) mem_free(l->kept[i].bytes);
     void *const all[] = {l->life, l->slot, l->block, l->start_at, l->end_at, l->start, l->end,
                          l->args, l->kept, l->values};
     for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
 }
 
+static void drop_steps(Runtime *r) {
+    const DeviceTable *d = r->device->table;
+    if (r->under_way) d->sync(r->device, NULL);
+    for (int k = 0; k < UNDER_WAY; k++) {
+        Step *s = &r->step[k];
+        d->mark_free(r->device, s->begin);
+        d->mark_free(r->device, s->end);
+        for (int i = 0; i < s->cap; i++) d->mark_free(r->device, s->mark[i]);
+        mem_free(s->mark);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(r->op_mark); i++) d->mark_free(r->device, r->op_mark[i]);
+    for (int k = 0; k < NOTES; k++)
+        if (r->note[k]) d->host_free(r->device, r->note[k], SMALL);
+}
+
 int runtime_close_checked(Runtime *r, Err *e) {
     if (!r) return OK;
+    drop_steps(r);
     for (int i = 0; r->slots && i < r->n_slots; i++)
         if (r->alloc && !r->slots[i].buf->host) allocator_put(r->alloc, &r->slots[i].block);
     allocator_close(r->alloc);

@@ -19,7 +19,9 @@ static inline size_t fed_bytes(const Buf *b) {
 typedef int FeedFn(void *arg, uint32_t step, uint32_t micro, float *x, void *t, Err *e);
 
 typedef struct StepResult {
-    double seconds;   /* device time of the step, without feeding */
+    double seconds;   /* from the begin of the step to the begin of the next one, or, where none has begun, to its own end */
+    double ops;       /* of them, those of its ops alone, without what feeds them */
+    bool replayed;    /* all of these were recorded, and ran as graphs */
     float loss;       /* the sum of the losses, each a mean over the micro-batches; 0 without a loss */
     bool skipped;     /* the loss scaler found an overflow: no update was made */
 } StepResult;
@@ -39,16 +41,20 @@ void runtime_close(Runtime *r); /* NULL is allowed */
 /* Closes it, too. ERR_INTERNAL: the ledger is not at zero after everything was given back. */
 int runtime_close_checked(Runtime *r, Err *e);
 
-/* One step of program `which`; feed and out may be NULL. more: the next call will be another step of the same program
- * with this feed, which may then be asked for its first micro-batch while the device works. ERR_OOM and errors of the
- * device name the op; after an error the step's memory is given back. ERR_SCRIPT: a label or index is out of bounds. */
-int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e);
+/* Enqueues one step of program `which`; feed may be NULL. The host does not wait for the device, so the next step may begin
+ * before the result of this one is asked for: UNDER_WAY of them at most. ERR_OOM and errors of the device name the op; after
+ * an error the step's memory is given back. ERR_SCRIPT: a label or index is out of bounds. */
+enum { UNDER_WAY = 2 };
+int runtime_begin(Runtime *r, int which, FeedFn *feed, void *arg, Err *e);
+/* Waits for the first of the steps that have begun, and gives its result: out may be NULL. What was kept of it can be read
+ * from now on. */
+int runtime_result(Runtime *r, StepResult *out, Err *e);
+/* Both, one after the other: for who needs a step's result before the next one. No step may be under way here, or below. */
+int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, StepResult *out, Err *e);
 /* The same step with every op timed by itself: the host waits after each, and sections are neither recorded nor replayed.
- * op_seconds, one for each op of the program, become the device's times for them, summed over the micro-batches. out must
- * not be NULL; its seconds are their sum. Each time includes that of timing nothing, which runtime_timing_seconds measures
- * (the median of several). */
-int runtime_step_timed(Runtime *r, int which, FeedFn *feed, void *arg, bool more, double *op_seconds, StepResult *out,
-                       Err *e);
+ * op_seconds, one for each op of the program, become the device's times for them, summed over the micro-batches. Each
+ * includes that of timing nothing, which runtime_timing_seconds measures (the median of several). */
+int runtime_step_timed(Runtime *r, int which, FeedFn *feed, void *arg, double *op_seconds, StepResult *out, Err *e);
 int runtime_timing_seconds(Runtime *r, double *seconds, Err *e);
 /* A part of a step of program `which`, which was compiled for that; WHOLE is all of it, and none of these. FORWARD takes
  * the values of a batch and gives the loss; BACKWARD comes after it, once, and makes the gradients (fresh) or adds to

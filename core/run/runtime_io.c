@@ -76,6 +76,18 @@ static int gather_whole(const Runtime *r, const Buf *b, char *part, char *packed
     return code;
 }
 
+/* Enqueues a copy of these few bytes. */
+static int send_note(Runtime *r, void *to, const void *from, size_t bytes, Err *e) {
+    const DeviceTable *d = r->device->table;
+    char *note = r->note[r->next_note];
+    const int slot = STAGES + r->next_note;
+    r->next_note = (r->next_note + 1) % NOTES;
+    int code = d->sent(r->device, slot, e);
+    if (code) return code;
+    memcpy(note, from, bytes);
+    return d->send(r->device, slot, to, note, bytes, e);
+}
+
 /* Puts what the buffer has of the whole tensor's bytes where the slot lies, once what was enqueued has run. */
 static int slot_put(Runtime *r, const Slot *s, const void *packed, Err *e) {
     const DeviceTable *d = r->device->table;
@@ -85,7 +97,9 @@ static int slot_put(Runtime *r, const Slot *s, const void *packed, Err *e) {
     if (b->slice.parts && !part) return no_memory(e);
     if (part) copy_slice(b, b->slice.index, (char *)packed, part, false);
     const char *own = (part ? part : (const char *)packed) + shard_at(b);
-    int code = b->host ? d->sync(r->device, e) : d->upload(r->device, s->block.data, own, b->bytes, e);
+    int code = b->host              ? d->sync(r->device, e)
+               : b->bytes <= SMALL ? send_note(r, s->block.data, own, b->bytes, e)
+                                    : d->upload(r->device, s->block.data, own, b->bytes, e);
     if (!code && b->host) memcpy(s->block.data, own, b->bytes);
     mem_free(part);
     return code;
@@ -218,6 +232,7 @@ static int first_codes(Runtime *r, const Slot *s, Err *e) {
 static int first_value(Runtime *r, const Slot *s, Err *e) {
     const Buf *b = s->buf;
     if (s->param && (s->param->derived || s->param->init == INIT_DORA)) return OK; /* the codes bring it; first_magnitudes */
+    if (b->category == CAT_INPUT) return OK; /* a feed brings it */
     if (s->param && s->param->quantized.format) return first_codes(r, s, e);
     int64_t n = program_whole_elements(b);
     float *values = mem_new((size_t)n * sizeof *values);
@@ -400,33 +415,36 @@ static int stage_one(const Loaded *l, uint32_t step, uint32_t micro, int at, Fee
 int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t run, FeedFn *feed, void *arg, Err *e) {
     const uint32_t fed = (uint32_t)l->p->fed;
     char *to = l->stage[l->next_stage];
-    assert(!l->staged); /* the next stage is empty */
     int code = r->device->table->sent(r->device, l->next_stage, e);
     for (uint32_t m = 0; m < fed && !code; m++) code = stage_one(l, step, run * fed + m, (int)m, feed, arg, &to, e);
     return code;
 }
 
 int runtime_send(Runtime *r, Loaded *l, Err *e) {
+    const DeviceTable *d = r->device->table;
     const char *from = l->stage[l->next_stage];
-    const int each = program_fed_buffers(l->p);
+    const int each = program_fed_buffers(l->p), n = each * l->p->fed;
     int code = OK;
-    for (int k = 0; k < each * l->p->fed && !code; k++) {
-        const int b = program_fed(l->p, k % each, k / each);
+    for (int k = 0; k < n && !code; k++) {
+        const int b = program_fed(l->p, k % each, k / each), ahead = l->p->bufs[b].ahead;
         const size_t bytes = l->p->bufs[b].bytes;
         if (!l->life[b].used) continue;
-        code = r->device->table->send(r->device, l->next_stage, runtime_data(r, l, b), from, bytes, e);
+        code = (ahead == NO_BUF ? d->send : d->send_beside)(r->device, l->next_stage, runtime_data(r, l, ahead == NO_BUF ? b : ahead), from, bytes, e);
         from += align_up(bytes, STAGE_ALIGNMENT);
     }
-    l->next_stage = (l->next_stage + 1) % SEND_SLOTS;
+    for (int k = 0; k < n && !code; k++) { /* after all of them, so that no copy waits for one that was taken */
+        const int b = program_fed(l->p, k % each, k / each), ahead = l->p->bufs[b].ahead;
+        if (!l->life[b].used || ahead == NO_BUF) continue;
+        code = d->take(r->device, runtime_data(r, l, b), runtime_data(r, l, ahead), l->p->bufs[b].bytes, e);
+    }
+    l->next_stage = (l->next_stage + 1) % STAGES;
     return code;
 }
 
-int runtime_save_kept(Runtime *r, Loaded *l, Err *e) {
-    int code = OK;
-    for (int i = 0; i < l->n_kept && !code; i++) {
-        int b = l->kept[i].buf;
-        code = r->device->table->download(r->device, l->kept[i].bytes, runtime_data(r, l, b), l->p->bufs[b].bytes, e);
-    }
+int runtime_make_room(Runtime *r, Loaded *l, int room, Err *e) {
+    if (l->room[room]) return OK;
+    const int code = r->device->table->host_alloc(r->device, l->room_bytes, (void **)&l->room[room], e);
+    if (!code) memset(l->room[room], 0, l->room_bytes);
     return code;
 }
 
@@ -476,7 +494,7 @@ int runtime_read(Runtime *r, int which, const char *name, float *values, Err *e)
     const Buf whole = whole_of(b);
     void *packed = mem_new(whole.bytes);
     if (!packed) return no_memory(e);
-    int code = get_whole(r, s, b, k ? k->bytes : NULL, packed, e);
+    int code = get_whole(r, s, b, k ? r->loaded[which].room[r->loaded[which].read] + k->at : NULL, packed, e);
     if (!code) view_unpack(&whole, packed, values);
     mem_free(packed);
     return code;

@@ -16,8 +16,8 @@ typedef struct Slot {
     Block block;      /* there: where it lies; of the allocator's only if it is not the host's */
 } Slot;
 
-/* A kept buffer's bytes after the last step, on the host. */
-typedef struct Kept { int buf; void *bytes; } Kept;
+/* A kept buffer, and where its bytes are in a room for what is kept of a step. */
+typedef struct Kept { int buf; size_t at; } Kept;
 
 /* Ops [from, to), which the device runs without waiting for the host. With one micro-batch, SECTION_FIRST is the whole
  * step; with several it is the body in the first one, SECTION_LATER the body in each later one, and SECTION_UPDATE what
@@ -32,7 +32,9 @@ typedef struct Section {
     void *graph;  /* its recording, or NULL */
 } Section;
 
-enum { STAGE_ALIGNMENT = 64 };
+/* SMALL: bytes; what is no larger is written without waiting for the device, from a note. Of the device's slots for sending the
+ * first ones are those of stages, the others those of notes. */
+enum { STAGE_ALIGNMENT = 64, STAGES = 2, NOTES = SEND_SLOTS - STAGES, SMALL = 64 };
 
 /* A program bound to the runtime's memory. */
 typedef struct Loaded {
@@ -48,13 +50,26 @@ typedef struct Loaded {
     KArgs *args;      /* by op */
     Kept *kept;
     int n_kept;
+    char *room[UNDER_WAY]; /* what is kept of a step, in memory that the device writes: the buffers of `kept`, then the state
+                            * of the loss scaler before the step and after it. The second one is there once it is needed. */
+    size_t room_bytes, states_at; /* states_at: where these are */
+    int read;         /* the room of the last step whose result was asked for */
     Section section[SECTIONS];
-    void *values;            /* what a feed fills: the inputs, then the target, 4 bytes per element */
-    void *stage[SEND_SLOTS]; /* the input buffers' own bytes, on their way to the device */
+    void *values;     /* what a feed fills: the inputs, then the target, 4 bytes per element */
+    char *stage[STAGES]; /* the input buffers' own bytes, on their way to the device */
     size_t stage_bytes;
     int next_stage;   /* the stage to fill next */
-    bool staged;      /* it is filled already, with the next step's first micro-batch */
 } Loaded;
+
+/* A step that is under way. */
+typedef struct Step {
+    Loaded *l;
+    void *begin, *end; /* the device's marks */
+    void **mark;       /* [2 sections]: before and after the ops of each section that ran */
+    int sections, cap;
+    bool replayed;     /* all of them were */
+    int room;          /* number of the room for what is kept of it, and its place in Runtime.step */
+} Step;
 
 struct Runtime {
     Device *device;
@@ -72,7 +87,13 @@ struct Runtime {
     size_t host_persistent, host_bytes; /* of these slots, of all */
     Loaded *loaded;
     int n_loaded;
+    Step step[UNDER_WAY];
+    Step *now;         /* that whose ops are being enqueued */
+    int under_way, first; /* how many of the steps are; the one that began first */
+    void *op_mark[2];  /* marks before and after an op that is timed */
     double *op_seconds; /* by op of the program that runs: where a timed step adds its times; NULL: it is not timed */
+    char *note[NOTES]; /* SMALL bytes each on their way to the device; NULL on the dry one */
+    int next_note;
     Loaded *in_parts;  /* whose step runs in parts, and has memory from the parts before; NULL: none */
     bool forward_ran;  /* ... and its backward pass can run */
 };
@@ -88,11 +109,11 @@ static inline void *runtime_data(const Runtime *r, const Loaded *l, int b) {
 /* Gives every slot its first values: parameters are drawn from the seed, the others get Buf.first or Buf.constant; and
  * sets the loss scale. */
 int runtime_first_values(Runtime *r, Err *e);
-/* Calls `feed` for what run number `run` of the body takes and packs that into the next stage, which must not be filled. */
+/* Calls `feed` for what run number `run` of the body takes and packs that into the next stage. */
 int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t run, FeedFn *feed, void *arg, Err *e);
 /* Sends that stage to the input buffers, which must have memory. */
 int runtime_send(Runtime *r, Loaded *l, Err *e);
-/* Copies the kept buffers to the host. */
-int runtime_save_kept(Runtime *r, Loaded *l, Err *e);
+/* Makes the room, unless it is there. */
+int runtime_make_room(Runtime *r, Loaded *l, int room, Err *e);
 
 #endif

@@ -1,12 +1,14 @@
 /* One step: the walk over the ops, and the memory that comes and goes with them. On the dry device it is the same walk.
  *
- * The host does not wait within a step: it enqueues, and prepares the next micro-batch while the device works. A
- * section whose addresses are the same in every step is recorded at its second run and replayed from then on. The walk
- * over the memory still takes place while the device works, so that the ledger says the same as without a recording. */
+ * The host does not wait for the device: it enqueues, and prepares the next micro-batch, or the next step's first one, while
+ * the device works; a step's result is there once its last mark is reached. A section whose addresses are the same in every
+ * step is recorded at its second run and replayed from then on. The walk over the memory still takes place while the device
+ * works, so that the ledger says the same as without a recording. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "runtime_private.h"
 
 /* Gets memory for the roots whose life starts at op i. */
@@ -53,10 +55,10 @@ static int time_op(Runtime *r, Loaded *l, int i, uint32_t micro, Err *e) {
     const DeviceTable *d = r->device->table;
     double seconds = 0;
     if (l->p->ops[i].kind == OP_view) return OK;
-    int code = d->start(r->device, e);
+    int code = d->mark(r->device, &r->op_mark[0], e);
     if (!code) code = run_op(r, l, i, micro, e);
-    if (!code) code = d->stop(r->device, e);
-    if (!code) code = d->elapsed(r->device, &seconds, e);
+    if (!code) code = d->mark(r->device, &r->op_mark[1], e);
+    if (!code) code = d->between(r->device, r->op_mark[0], r->op_mark[1], &seconds, e);
     r->op_seconds[i] += seconds;
     return code;
 }
@@ -84,15 +86,27 @@ static int record(Runtime *r, Loaded *l, Section *s, uint32_t micro, bool last_m
     return code ? code : ended;
 }
 
+/* The two marks of the section that runs next; NULL: no host memory. */
+static void **section_marks(Step *s) {
+    const int n = 2 * s->sections, had = s->cap;
+    if (!mem_grow(&s->mark, &s->cap, n + 2, sizeof *s->mark)) return NULL;
+    if (s->cap > had) memset(&s->mark[had], 0, (size_t)(s->cap - had) * sizeof *s->mark);
+    return &s->mark[n];
+}
+
 static int run_section(Runtime *r, Loaded *l, int which, uint32_t micro, bool last_micro, Err *e) {
     const DeviceTable *d = r->device->table;
     Section *s = &l->section[which];
     if (r->op_seconds) return walk(r, l, s, micro, last_micro, !d->dry, e);
+    void **mark = section_marks(r->now);
     bool replays = s->graph != NULL, records = !replays && s->warm && r->records && l->p->graph;
+    if (!mark) return err_set(e, ERR_HOST_MEMORY, "out of host memory for %d marks", 2 * r->now->sections + 2);
     int code = records ? record(r, l, s, micro, last_micro, e) : OK;
-    if (!code) code = d->start(r->device, e);
+    r->now->replayed &= s->graph != NULL;
+    if (!code) code = d->mark(r->device, &mark[0], e);
     if (!code) code = s->graph ? d->replay(r->device, s->graph, e) : walk(r, l, s, micro, last_micro, !d->dry, e);
-    if (!code) code = d->stop(r->device, e);
+    if (!code) code = d->mark(r->device, &mark[1], e);
+    r->now->sections++;
     if (!code && replays) code = walk(r, l, s, micro, last_micro, false, e);
     s->warm = true;
     return code;
@@ -100,8 +114,7 @@ static int run_section(Runtime *r, Loaded *l, int which, uint32_t micro, bool la
 
 static int feed_micro(Runtime *r, Loaded *l, uint32_t micro, FeedFn *feed, void *arg, Err *e) {
     if (!feed || r->device->table->dry) return OK;
-    int code = l->staged ? OK : runtime_stage(r, l, r->updates, micro, feed, arg, e);
-    l->staged = false;
+    const int code = runtime_stage(r, l, r->updates, micro, feed, arg, e);
     return code ? code : runtime_send(r, l, e);
 }
 
@@ -122,21 +135,6 @@ static int run_step(Runtime *r, Loaded *l, FeedFn *feed, void *arg, Err *e) {
     return code;
 }
 
-/* After all ops are enqueued: stages the next step's first micro-batch while the device works (ahead NULL: nothing),
- * then saves what was kept. */
-static int finish_step(Runtime *r, Loaded *l, FeedFn *ahead, void *arg, double *seconds, Err *e) {
-    int code = OK;
-    if (!r->device->table->dry) {
-        uint32_t next = r->updates + l->p->updates;
-        if (ahead) code = runtime_stage(r, l, next, 0, ahead, arg, e);
-        l->staged = ahead && !code;
-        if (!code) code = runtime_save_kept(r, l, e);
-    }
-    if (!code) code = r->device->table->elapsed(r->device, seconds, e);
-    if (!code) end_op(r, l, l->p->n_ops - 1, true);
-    return code;
-}
-
 /* The memory of a step goes back, also of one that has failed. */
 static void drop_step(Runtime *r, Loaded *l) {
     for (int b = 0; b < l->p->n_bufs; b++) allocator_put(r->alloc, &l->block[b]);
@@ -148,18 +146,17 @@ static void end_parts(Runtime *r) {
     r->forward_ran = false;
 }
 
-static float loss_of(const Loaded *l) {
+/* ---- the result of a step */
+
+static float loss_of(const Loaded *l, const char *room) {
     float sum = 0;
     for (int i = 0; i < l->n_kept; i++) {
         float loss = 0;
-        if (l->p->bufs[l->kept[i].buf].loss) memcpy(&loss, l->kept[i].bytes, sizeof loss);
+        if (l->p->bufs[l->kept[i].buf].loss) memcpy(&loss, room + l->kept[i].at, sizeof loss);
         sum += loss;
     }
     return sum;
 }
-
-/* A whole step, or its part. */
-typedef int StepFn(Runtime *r, Loaded *l, FeedFn *feed, void *arg, bool more, double *seconds, Err *e);
 
 int runtime_loss_scale(Runtime *r, int which, float *scale, Err *e) {
     assert(which >= 0 && which < r->n_loaded);
@@ -171,40 +168,109 @@ int runtime_loss_scale(Runtime *r, int which, float *scale, Err *e) {
     return code;
 }
 
-/* With `run`, which makes the update: whether the loss scaler has left it out. */
-static int run_scaled(Runtime *r, Loaded *l, StepFn *run, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e) {
-    StepState before = {0, 0, 0, 0}, after = {0, 0, 0, 0};
-    bool scaling = l->p->loss_scaling && !r->device->table->dry;
-    void *state = scaling ? runtime_data(r, l, l->p->state) : NULL;
-    int code = scaling ? r->device->table->download(r->device, &before, state, sizeof before, e) : OK;
-    if (!code) code = run(r, l, feed, arg, more, &out->seconds, e);
-    if (!code && scaling) code = r->device->table->download(r->device, &after, state, sizeof after, e);
-    r->ledger.mark = -1;
-    out->skipped = scaling && after.step == before.step;
-    if (!code && l->p->updates) r->updates++;
+/* Is the loss scaler's state looked at before the step (0) and after it (1)? Then it is copied to the step's room. */
+static int fetch_state(Runtime *r, const Step *s, int when, Err *e) {
+    const Loaded *l = s->l;
+    if (!l->p->loss_scaling || r->device->table->dry) return OK;
+    char *to = l->room[s->room] + l->states_at + (size_t)when * sizeof(StepState);
+    return r->device->table->fetch(r->device, to, runtime_data(r, l, l->p->state), sizeof(StepState), e);
+}
+
+static int fetch_kept(Runtime *r, const Step *s, Err *e) {
+    const Loaded *l = s->l;
+    int code = OK;
+    for (int i = 0; i < l->n_kept && !code && !r->device->table->dry; i++) {
+        const int b = l->kept[i].buf;
+        code = r->device->table->fetch(r->device, l->room[s->room] + l->kept[i].at, runtime_data(r, l, b), l->p->bufs[b].bytes, e);
+    }
     return code;
 }
 
-static int whole_step(Runtime *r, Loaded *l, FeedFn *feed, void *arg, bool more, double *seconds, Err *e) {
-    int code = run_step(r, l, feed, arg, e);
-    return code ? code : finish_step(r, l, more ? feed : NULL, arg, seconds, e);
+/* Begins to enqueue a step, or a part of one: r->now. */
+static int open_step(Runtime *r, Loaded *l, Err *e) {
+    const int room = r->under_way ? 1 - r->first : 0;
+    Step *s = r->now = &r->step[room];
+    s->l = l;
+    s->sections = 0;
+    s->replayed = true;
+    s->room = room;
+    int code = r->device->table->dry ? OK : runtime_make_room(r, l, room, e);
+    if (!code) code = r->device->table->mark(r->device, &s->begin, e);
+    return code ? code : fetch_state(r, s, 0, e);
 }
 
-int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, bool more, StepResult *out, Err *e) {
-    assert(which >= 0 && which < r->n_loaded);
-    Loaded *l = &r->loaded[which];
-    StepResult result = {0, 0, false};
-    r->ledger.program = which;
-    end_parts(r);
-    int code = run_scaled(r, l, whole_step, feed, arg, more, &result, e);
+/* After all that the step needs was enqueued. kept: it made what is kept */
+static int shut_step(Runtime *r, bool kept, Err *e) {
+    Step *s = r->now;
+    int code = kept ? fetch_kept(r, s, e) : OK;
+    if (!code) code = fetch_state(r, s, 1, e);
+    if (!code) code = r->device->table->mark(r->device, &s->end, e);
+    if (!code && !r->under_way++) r->first = s->room;
+    return code;
+}
+
+int runtime_result(Runtime *r, StepResult *out, Err *e) {
+    const DeviceTable *d = r->device->table;
+    StepResult found = {0, 0, false, 0, false};
+    StepState state[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+    if (!r->under_way) return err_set(e, ERR_SCRIPT, "no step is under way");
+    const Step *s = &r->step[r->first], *next = &r->step[1 - r->first];
+    Loaded *l = s->l;
+    int code = d->between(r->device, s->begin, r->under_way > 1 ? next->begin : s->end, &found.seconds, e);
+    for (int i = 0; i < s->sections && !code; i++) {
+        double seconds = 0;
+        code = d->between(r->device, s->mark[2 * i], s->mark[2 * i + 1], &seconds, e);
+        found.ops += seconds;
+    }
+    r->under_way--;
+    r->first = 1 - r->first;
+    if (code) return code;
+    if (!d->dry) {
+        l->read = s->room;
+        memcpy(state, l->room[s->room] + l->states_at, sizeof state);
+        found.loss = loss_of(l, l->room[s->room]);
+    }
+    found.replayed = s->replayed && s->sections > 0;
+    found.skipped = l->p->loss_scaling && l->p->updates && !d->dry && state[0].step == state[1].step;
+    if (out) *out = found;
+    return OK;
+}
+
+/* ---- whole steps */
+
+static int begin_step(Runtime *r, Loaded *l, FeedFn *feed, void *arg, Err *e) {
+    int code = open_step(r, l, e);
+    if (!code) code = run_step(r, l, feed, arg, e);
+    if (!code) code = shut_step(r, true, e);
     if (code) {
-        if (l->p->world > 1 && !r->device->table->dry) r->device->table->sync(r->device, NULL); /* what is under way has its memory */
+        if (!r->device->table->dry) r->device->table->sync(r->device, NULL); /* what is under way has its memory */
         drop_step(r, l);
         return code;
     }
-    result.loss = loss_of(l);
-    if (out) *out = result;
+    end_op(r, l, l->p->n_ops - 1, true);
+    if (l->p->updates) r->updates++;
     return OK;
+}
+
+int runtime_begin(Runtime *r, int which, FeedFn *feed, void *arg, Err *e) {
+    assert(which >= 0 && which < r->n_loaded);
+    if (r->under_way == UNDER_WAY)
+        return err_set(e, ERR_SCRIPT, "%d steps are under way: the result of the first must be asked for before another begins", UNDER_WAY);
+    r->ledger.program = which;
+    end_parts(r);
+    const int code = begin_step(r, &r->loaded[which], feed, arg, e);
+    r->ledger.mark = -1;
+    return code;
+}
+
+static int none_under_way(const Runtime *r, Err *e) {
+    return r->under_way ? err_set(e, ERR_SCRIPT, "a step is under way, and its result was not asked for") : OK;
+}
+
+int runtime_step(Runtime *r, int which, FeedFn *feed, void *arg, StepResult *out, Err *e) {
+    int code = none_under_way(r, e);
+    if (!code) code = runtime_begin(r, which, feed, arg, e);
+    return code ? code : runtime_result(r, out, e);
 }
 
 static int by_value(const void *a, const void *b) {
@@ -218,9 +284,9 @@ int runtime_timing_seconds(Runtime *r, double *seconds, Err *e) {
     double found[TIMES];
     int code = OK;
     for (int i = 0; i < TIMES && !code; i++) {
-        code = d->start(r->device, e);
-        if (!code) code = d->stop(r->device, e);
-        if (!code) code = d->elapsed(r->device, &found[i], e);
+        code = d->mark(r->device, &r->op_mark[0], e);
+        if (!code) code = d->mark(r->device, &r->op_mark[1], e);
+        if (!code) code = d->between(r->device, r->op_mark[0], r->op_mark[1], &found[i], e);
     }
     if (code) return code;
     qsort(found, TIMES, sizeof *found, by_value);
@@ -228,57 +294,52 @@ int runtime_timing_seconds(Runtime *r, double *seconds, Err *e) {
     return OK;
 }
 
-int runtime_step_timed(Runtime *r, int which, FeedFn *feed, void *arg, bool more, double *op_seconds, StepResult *out,
-                       Err *e) {
+int runtime_step_timed(Runtime *r, int which, FeedFn *feed, void *arg, double *op_seconds, StepResult *out, Err *e) {
     assert(which >= 0 && which < r->n_loaded);
     const int n = r->loaded[which].p->n_ops;
     for (int i = 0; i < n; i++) op_seconds[i] = 0;
     r->op_seconds = op_seconds;
-    int code = runtime_step(r, which, feed, arg, more, out, e);
+    const int code = runtime_step(r, which, feed, arg, out, e);
     r->op_seconds = NULL;
-    for (int i = 0; i < n && !code; i++) out->seconds += op_seconds[i];
     return code;
 }
 
 /* ---- a step in parts */
 
-/* The section, with what begins and ends around it; nothing, where it has no ops. */
-static int run_part(Runtime *r, Loaded *l, int which, uint32_t micro, FeedFn *feed, void *arg, double *seconds, Err *e) {
+/* The section, with what begins and ends around it; nothing, where it has no ops. feed: it takes a batch, and makes what is
+ * kept */
+static int run_part(Runtime *r, Loaded *l, int which, uint32_t micro, FeedFn *feed, void *arg, Err *e) {
     const Section s = l->section[which];
-    if (s.from == s.to) return OK;
-    int code = begin_op(r, l, s.from, e);
-    if (!code) code = feed_micro(r, l, 0, feed, arg, e);
-    if (!code) code = run_section(r, l, which, micro, true, e);
-    if (!code && feed && !r->device->table->dry) code = runtime_save_kept(r, l, e);
-    if (!code) code = r->device->table->elapsed(r->device, seconds, e);
-    if (!code) end_op(r, l, s.to - 1, true);
+    const bool empty = s.from == s.to;
+    int code = open_step(r, l, e);
+    if (!code && !empty) code = begin_op(r, l, s.from, e);
+    if (!code && !empty) code = feed_micro(r, l, 0, feed, arg, e);
+    if (!code && !empty) code = run_section(r, l, which, micro, true, e);
+    if (!code) code = shut_step(r, feed != NULL, e);
+    if (!code && !empty) end_op(r, l, s.to - 1, true);
     return code;
-}
-
-static int update_part(Runtime *r, Loaded *l, FeedFn *feed, void *arg, bool more, double *seconds, Err *e) {
-    (void)more;
-    return run_part(r, l, SECTION_UPDATE, 0, feed, arg, seconds, e);
 }
 
 int runtime_part(Runtime *r, int which, StepPart part, bool fresh, FeedFn *feed, void *arg, StepResult *out, Err *e) {
     assert(which >= 0 && which < r->n_loaded && r->loaded[which].p->parts && part != PART_WHOLE);
+    static const int later[] = {[PART_BACKWARD] = SECTION_BACKWARD_MORE, [PART_UPDATE] = SECTION_UPDATE};
+    const int section = part == PART_FORWARD ? SECTION_FORWARD : part == PART_BACKWARD && fresh ? SECTION_BACKWARD : later[part];
     Loaded *l = &r->loaded[which];
-    StepResult result = {0, 0, false};
-    int code = OK;
     if (part == PART_BACKWARD && (r->in_parts != l || !r->forward_ran))
         return err_set(e, ERR_SCRIPT, "backward: no forward pass has run since the last backward pass, or a step or an "
                                       "evaluation ran between them");
+    int code = none_under_way(r, e);
+    if (code) return code;
     r->ledger.program = which;
     if (r->in_parts != l || part == PART_FORWARD) end_parts(r);
     r->in_parts = l;
     r->forward_ran = part == PART_FORWARD;
-    if (part == PART_FORWARD) code = run_part(r, l, SECTION_FORWARD, 0, feed, arg, &result.seconds, e);
-    else if (part == PART_UPDATE) code = run_scaled(r, l, update_part, NULL, NULL, false, &result, e);
-    else code = run_part(r, l, fresh ? SECTION_BACKWARD : SECTION_BACKWARD_MORE, !fresh, NULL, NULL, &result.seconds, e);
+    code = run_part(r, l, section, part == PART_BACKWARD && !fresh, part == PART_FORWARD ? feed : NULL, arg, e);
+    if (!code && part == PART_UPDATE && l->p->updates) r->updates++;
+    if (!code) code = runtime_result(r, out, e);
     r->ledger.mark = -1;
+    if (code && !r->device->table->dry) r->device->table->sync(r->device, NULL);
     if (code || part == PART_UPDATE) end_parts(r);
-    if (code) return code;
-    result.loss = loss_of(l);
-    *out = result;
-    return OK;
+    if (!code && part != PART_UPDATE) out->skipped = false;
+    return code;
 }

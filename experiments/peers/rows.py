@@ -8,9 +8,9 @@ SETTINGS = ["model", "device", "batch", "accumulate", "effective_batch", "precis
 RESULTS = ["status", "reason", "predicted_peak_bytes", "lower_bound_bytes", "peak_bytes", "allocated_bytes",
            "reserved_bytes", "device_used_bytes", "untracked_bytes", "weights_bytes", "gradients_bytes",
            "optimizer_bytes", "activations_bytes", "activation_gradients_bytes", "input_bytes", "workspace_bytes",
-           "other_bytes", "peak_op", "steps", "step_ms", "step_ms_min", "step_ms_p90", "samples_per_s", "loss_first",
-           "loss_last", "seed", "device_name", "driver", "emulated", "version", "started_at"]
-LATER = {"emulated"}  # files of earlier versions lack it
+           "other_bytes", "peak_op", "steps", "step_ms", "step_ms_min", "step_ms_p90", "graph_ms", "samples_per_s",
+           "loss_first", "loss_last", "seed", "device_name", "driver", "emulated", "version", "started_at"]
+LATER = {"emulated", "graph_ms"}  # files of earlier versions lack it
 # Two programs under these do the same work; how they do it is what they are compared in.
 HOW = ("allocator", "workspace_limit", "graph")
 KEYS = [name for name in SETTINGS if name not in HOW]

@@ -17,7 +17,6 @@ typedef struct CpuDevice {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     int threads;             /* as many as there were when it was opened; ops are prepared for them */
-    double started, seconds; /* of the timed section; the sum of the sections before it */
     bool emulated[DT_COUNT]; /* by type: see DeviceInfo */
     OpCache prepared;
     Waiting waiting;

@@ -168,27 +168,23 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int cpu_start(Device *d, Err *e) {
-    (void)e;
-    CpuDevice *cpu = (CpuDevice *)d;
-    cpu->started = now();
-    waiting_look(&cpu->waiting, cpu->started);
+/* Ops run as they are enqueued, so a mark is a time. */
+static int cpu_mark(Device *d, void **m, Err *e) {
+    if (!*m && !(*m = mem_new(sizeof(double)))) return err_set(e, ERR_HOST_MEMORY, "no host memory for a mark");
+    *(double *)*m = now();
+    waiting_look(&((CpuDevice *)d)->waiting, *(double *)*m);
     return OK;
 }
 
-static int cpu_stop(Device *d, Err *e) {
-    (void)e;
-    CpuDevice *cpu = (CpuDevice *)d;
-    cpu->seconds += now() - cpu->started;
+static int cpu_between(Device *d, void *from, void *to, double *seconds, Err *e) {
+    (void)d, (void)e;
+    *seconds = *(double *)to - *(double *)from;
     return OK;
 }
 
-static int cpu_elapsed(Device *d, double *seconds, Err *e) {
-    (void)e;
-    CpuDevice *cpu = (CpuDevice *)d;
-    *seconds = cpu->seconds;
-    cpu->seconds = 0;
-    return OK;
+static void cpu_mark_free(Device *d, void *m) {
+    (void)d;
+    mem_free(m);
 }
 
 /* 0: the process's memory is more than the device's, so there is nothing to compare the ledger with. */
@@ -212,7 +208,7 @@ static const DeviceTable table = {
     .kind = "cpu", .alignment = CPU_ALIGNMENT, .close = cpu_close, .info = cpu_info, .alloc = cpu_alloc,
     .free = cpu_free, .upload = cpu_copy, .download = cpu_copy, .sync = cpu_sync,
     .host_alloc = cpu_host_alloc, .host_free = cpu_host_free, .send = cpu_send, .sent = cpu_sent,
-    .start = cpu_start, .stop = cpu_stop, .elapsed = cpu_elapsed,
+    .send_beside = cpu_send, .take = cpu_copy, .fetch = cpu_copy, .mark = cpu_mark, .between = cpu_between, .mark_free = cpu_mark_free,
     .prepare = cpu_prepare, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
     .stream = cpu_measure_stream,
 };

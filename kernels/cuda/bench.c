@@ -70,6 +70,7 @@ static void drop_workspace(Bench *r) {
 void bench_close(Bench *r) {
     drop_workspace(r);
     if (r->memory) r->device->table->free(r->device, r->memory, r->bytes);
+    for (int i = 0; i < 2 && r->mark[i]; i++) r->device->table->mark_free(r->device, r->mark[i]);
     memset(r, 0, sizeof *r);
 }
 
@@ -114,13 +115,13 @@ static int record(Bench *r, KernelRun *run, void *state, int n, void **graph, Er
     return code ? code : end;
 }
 
-static int sample(Device *d, void *graph, int n, double *us, Err *e) {
-    const DeviceTable *t = d->table;
+static int sample(Bench *r, void *graph, int n, double *us, Err *e) {
+    const DeviceTable *t = r->device->table;
     double seconds = 0;
-    int code = t->start(d, e);
-    if (!code) code = t->replay(d, graph, e);
-    if (!code) code = t->stop(d, e);
-    if (!code) code = t->elapsed(d, &seconds, e);
+    int code = t->mark(r->device, &r->mark[0], e);
+    if (!code) code = t->replay(r->device, graph, e);
+    if (!code) code = t->mark(r->device, &r->mark[1], e);
+    if (!code) code = t->between(r->device, r->mark[0], r->mark[1], &seconds, e);
     *us = 1e6 * seconds / n;
     return code;
 }
@@ -139,9 +140,9 @@ int bench_time(Bench *r, KernelRun *run, void *state, size_t workspace, double b
     if (!code) code = run_all(r, run, state, 1, e); /* the first run also loads code, which is no part of a step */
     if (!code) code = r->device->table->sync(r->device, e);
     if (!code) code = record(r, run, state, n, &graph, e);
-    if (!code) code = sample(r->device, graph, n, &found[0], e); /* warms up */
+    if (!code) code = sample(r, graph, n, &found[0], e); /* warms up */
     while (!code && done < RACE_SAMPLES) {
-        code = sample(r->device, graph, n, &found[done++], e);
+        code = sample(r, graph, n, &found[done++], e);
         if (best > 0 && found[0] > 2 * best) break;
     }
     if (graph) r->device->table->graph_free(r->device, graph);

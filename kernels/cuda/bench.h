@@ -14,6 +14,7 @@ typedef struct Bench {
     int n_sets;
     void *memory, *workspace;
     size_t bytes, workspace_bytes;
+    void *mark[2];         /* before and after what is timed */
 } Bench;
 
 /* Makes sets of operands with random values for the op of `args`, whose views have no data; all sets together have more

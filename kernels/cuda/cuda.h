@@ -23,12 +23,12 @@ typedef struct CudaModel {
     char *description;       /* the JSON text of a described GPU; NULL: the GPU is here */
 } CudaModel;
 
-typedef struct CudaSection { cudaEvent_t start, stop; } CudaSection;
 typedef struct Libraries Libraries; /* libraries.h */
 typedef struct Nvml Nvml;           /* nvml.c */
 typedef struct Ranks Ranks;         /* ranks.h */
 typedef struct Tuning Tuning;       /* tuning.h */
 typedef struct CudaFlights CudaFlights; /* flights.c */
+typedef enum CudaLane { LANE_EXCHANGE, LANE_COPY, FLIGHT_LANES } CudaLane; /* what goes on beside the computing: see flights.c */
 typedef struct CudaQueue CudaQueue; /* queue.h: updates that wait to be enqueued as one kernel */
 
 typedef struct CudaDevice {
@@ -37,10 +37,9 @@ typedef struct CudaDevice {
     CudaModel model;
     cudaStream_t stream;     /* everything is enqueued here */
     cudaStream_t exchange;   /* what ranks exchange: the same stream, until an op is begun (flights.c) */
-    CudaFlights *flights;    /* NULL: none was begun yet */
+    cudaStream_t copy;       /* the copy that is enqueued now, between host and device: the same stream, unless it is begun */
+    CudaFlights *flights[FLIGHT_LANES]; /* NULL: none was begun yet */
     cudaEvent_t sent[SEND_SLOTS];
-    CudaSection *sections;   /* [0, n_sections) were timed since `elapsed` was last called */
-    int n_sections, cap_sections;
     OpKind last;             /* the kind of op that was run last */
     bool capturing;          /* a graph is being recorded */
     Err lost;                /* code != 0: the GPU's context is broken for good, and this is why */
@@ -104,13 +103,14 @@ int cuda_upload(Device *d, void *to, const void *from, size_t bytes, Err *e);
 int cuda_download(Device *d, void *to, const void *from, size_t bytes, Err *e);
 int cuda_send(Device *d, int slot, void *to, const void *from, size_t bytes, Err *e);
 int cuda_sent(Device *d, int slot, Err *e);
+int cuda_fetch(Device *d, void *to, const void *from, size_t bytes, Err *e);
 int cuda_sync(Device *d, Err *e);
 size_t cuda_used(Device *d);
 
 /* stream.c */
-int cuda_start(Device *d, Err *e);
-int cuda_stop(Device *d, Err *e);
-int cuda_elapsed(Device *d, double *seconds, Err *e);
+int cuda_mark(Device *d, void **m, Err *e);
+int cuda_between(Device *d, void *from, void *to, double *seconds, Err *e);
+void cuda_mark_free(Device *d, void *m);
 int cuda_record(Device *d, Err *e);
 int cuda_recorded(Device *d, void **graph, Err *e);
 int cuda_replay(Device *d, void *graph, Err *e);
@@ -118,10 +118,12 @@ void cuda_graph_free(Device *d, void *graph);
 /* While a graph is being recorded: ERR_DEVICE if the last call has ended the recording. */
 int cuda_recording_check(CudaDevice *c, Err *e);
 
-/* flights.c: runs an op that exchanges, or waits for one. cuda_flights_close: after all work has ended, or NULL. */
-int cuda_exchange(CudaDevice *c, KernelRun *run, const KArgs *args, Err *e);
-int cuda_exchange_sync(CudaDevice *c, Err *e);
-void cuda_flights_close(CudaFlights *f);
+/* flights.c: runs an op that exchanges or that is only begun, or waits for one. cuda_flights_close: after all work has ended. */
+int cuda_fly(CudaDevice *c, KernelRun *run, const KArgs *args, Err *e);
+int cuda_send_beside(Device *d, int slot, void *to, const void *from, size_t bytes, Err *e);
+int cuda_take(Device *d, void *to, const void *from, size_t bytes, Err *e);
+int cuda_flights_sync(CudaDevice *c, Err *e);
+void cuda_flights_close(CudaDevice *c);
 
 /* ranks.c: device.h explains join. ranks_leave waits for the other ranks to leave, too, unless something has failed. */
 int cuda_join(Device *d, MeshAxis axis, Comm *comm, Err *e);

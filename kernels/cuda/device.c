@@ -43,7 +43,7 @@ static int real_run(Device *d, const KArgs *args, Err *e) {
     if (!code && c->last != args->kind) code = cuda_flush(c, e);
     c->last = args->kind;
     cuda_range_begin(c, op_info(args->kind)->name, args->path);
-    if (!code) code = op_exchanges(args->kind) ? cuda_exchange(c, runs[args->kind], args, e) : runs[args->kind](args, e);
+    if (!code) code = args->begun || op_exchanges(args->kind) ? cuda_fly(c, runs[args->kind], args, e) : runs[args->kind](args, e);
     cuda_range_end(c);
     if (!code && c->capturing) code = cuda_recording_check(c, e);
     return code;
@@ -106,7 +106,6 @@ void cuda_release(CudaDevice *c) {
     libraries_close(c);
     nvml_close(c->nvml);
     cuda_queue_free(c->queue);
-    mem_free(c->sections);
     mem_free(c->model.description);
     mem_free(c);
 }
@@ -117,13 +116,9 @@ static void real_close(Device *d) {
     if (c->stream) cudaStreamSynchronize(c->stream);
     for (int i = 0; i < SEND_SLOTS; i++)
         if (c->sent[i]) cudaEventDestroy(c->sent[i]);
-    for (int i = 0; i < c->cap_sections; i++) {
-        if (c->sections[i].start) cudaEventDestroy(c->sections[i].start);
-        if (c->sections[i].stop) cudaEventDestroy(c->sections[i].stop);
-    }
     cudaStream_t stream = c->stream;
     ranks_leave(c);
-    cuda_flights_close(c->flights);
+    cuda_flights_close(c);
     cuda_ranges_close(c);
     cuda_release(c); /* before the stream: the libraries' handles use it */
     if (stream) cudaStreamDestroy(stream);
@@ -134,7 +129,7 @@ static const DeviceTable table = {
     .kind = "cuda", .alignment = CUDA_ALIGNMENT, .close = real_close, .join = cuda_join, .info = real_info, .describe = real_describe,
     .alloc = cuda_alloc, .free = cuda_free, .upload = cuda_upload, .download = cuda_download, .sync = cuda_sync,
     .host_alloc = cuda_host_alloc, .host_free = cuda_host_free, .send = cuda_send, .sent = cuda_sent,
-    .start = cuda_start, .stop = cuda_stop, .elapsed = cuda_elapsed, .record = cuda_record, .recorded = cuda_recorded,
+    .send_beside = cuda_send_beside, .take = cuda_take, .fetch = cuda_fetch, .mark = cuda_mark, .between = cuda_between, .mark_free = cuda_mark_free, .record = cuda_record, .recorded = cuda_recorded,
     .replay = cuda_replay, .graph_free = cuda_graph_free, .prepare = real_prepare, .run = real_run, .tune = cuda_tune,
     .trim = cuda_trim, .used = cuda_used, .evidence = real_evidence,
 };
@@ -182,7 +177,7 @@ int cuda_open(int ordinal, Device **out, Err *e) {
     int code = find_gpu(c, ordinal, e);
     if (!code) code = cuda_ready(c, e);
     if (!code) code = cuda_check(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream", e);
-    c->exchange = c->stream;
+    c->exchange = c->copy = c->stream;
     for (int i = 0; i < SEND_SLOTS && !code; i++)
         code = cuda_check(c, cudaEventCreateWithFlags(&c->sent[i], cudaEventDisableTiming), "an event", e);
     if (code) {

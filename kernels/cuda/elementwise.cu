@@ -36,7 +36,7 @@ int k_cuda_copy(const KArgs *a, Err *e) {
     CudaDevice *c = cuda_of(a);
     const size_t bytes = (size_t)y->count * dtype_size(y->dtype);
     assert(x->count == y->count && x->dtype == y->dtype);
-    return cuda_check(c, cudaMemcpyAsync(y->data, x->data, bytes, cudaMemcpyDefault, c->stream), "copy", e);
+    return cuda_check(c, cudaMemcpyAsync(y->data, x->data, bytes, cudaMemcpyDefault, c->copy), "copy", e);
 }
 
 /* mean, std: [channels], or NULL: the attribute's */

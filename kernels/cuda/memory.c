@@ -59,7 +59,7 @@ int cuda_sync(Device *d, Err *e) {
     int code = cuda_ready(c, e);
     if (!code) code = cuda_flush(c, e);
     if (!code) code = cuda_check(c, cudaStreamSynchronize(c->stream), "waiting for the GPU", e);
-    if (!code) code = cuda_exchange_sync(c, e);
+    if (!code) code = cuda_flights_sync(c, e);
     return code;
 }
 
@@ -85,6 +85,10 @@ int cuda_sent(Device *d, int slot, Err *e) {
     assert(0 <= slot && slot < SEND_SLOTS);
     int code = cuda_ready(c, e);
     return code ? code : cuda_check(c, cudaEventSynchronize(c->sent[slot]), "waiting for a copy to the GPU", e);
+}
+
+int cuda_fetch(Device *d, void *to, const void *from, size_t bytes, Err *e) {
+    return copy(d, to, from, bytes, cudaMemcpyDeviceToHost, "a copy from the GPU", e);
 }
 
 /* The bytes of this process, if the driver tells them: in some containers it knows processes by other numbers. Else all

@@ -40,10 +40,18 @@ static int offline_sent(Device *d, int slot, Err *e) {
     return refuse(d, e);
 }
 
-static int offline_elapsed(Device *d, double *seconds, Err *e) {
+static int offline_mark(Device *d, void **m, Err *e) {
+    (void)m;
+    return refuse(d, e);
+}
+
+static int offline_between(Device *d, void *from, void *to, double *seconds, Err *e) {
+    (void)from, (void)to;
     *seconds = 0;
     return refuse(d, e);
 }
+
+static void offline_mark_free(Device *d, void *m) { (void)d, (void)m; }
 
 static int offline_run(Device *d, const KArgs *args, Err *e) {
     (void)args;
@@ -61,8 +69,8 @@ static const DeviceTable table = {
     .kind = "cuda", .alignment = CUDA_ALIGNMENT, .close = offline_close, .info = offline_info,
     .alloc = offline_alloc, .free = offline_free, .upload = offline_copy, .download = offline_copy,
     .sync = refuse, .host_alloc = offline_alloc, .host_free = offline_free, .send = offline_send,
-    .sent = offline_sent, .start = refuse, .stop = refuse, .elapsed = offline_elapsed, .prepare = cuda_prepare,
-    .run = offline_run, .trim = cuda_trim, .used = offline_used,
+    .sent = offline_sent, .send_beside = offline_send, .take = offline_copy, .fetch = offline_copy, .mark = offline_mark, .between = offline_between,
+    .mark_free = offline_mark_free, .prepare = cuda_prepare, .run = offline_run, .trim = cuda_trim, .used = offline_used,
 };
 
 int offline_open(const char *name, Device **out, Err *e) {

@@ -1,47 +1,29 @@
-/* stream.c: timed sections of the stream, and recording what is enqueued as a graph. */
+/* stream.c: marks in the stream, and recording what is enqueued as a graph. */
 #include "cuda.h"
-#include "base/mem.h"
 
-/* ---- timed sections */
+/* ---- marks */
 
-static int make_section(CudaDevice *c, Err *e) {
-    if (!mem_grow(&c->sections, &c->cap_sections, c->n_sections + 1, sizeof *c->sections))
-        return err_set(e, ERR_HOST_MEMORY, "no host memory for %d timed sections", c->n_sections + 1);
-    CudaSection *s = &c->sections[c->n_sections];
-    int code = s->start ? OK : cuda_check(c, cudaEventCreate(&s->start), "an event", e);
-    if (!code && !s->stop) code = cuda_check(c, cudaEventCreate(&s->stop), "an event", e);
-    return code;
-}
-
-int cuda_start(Device *d, Err *e) {
+int cuda_mark(Device *d, void **m, Err *e) {
     CudaDevice *c = (CudaDevice *)d;
     int code = cuda_ready(c, e);
     if (!code) code = cuda_flush(c, e);
-    if (!code) code = make_section(c, e);
-    return code ? code : cuda_check(c, cudaEventRecord(c->sections[c->n_sections].start, c->stream), "an event", e);
+    if (!code && !*m) code = cuda_check(c, cudaEventCreate((cudaEvent_t *)m), "an event", e);
+    return code ? code : cuda_check(c, cudaEventRecord((cudaEvent_t)*m, c->stream), "an event", e);
 }
 
-int cuda_stop(Device *d, Err *e) {
+int cuda_between(Device *d, void *from, void *to, double *seconds, Err *e) {
     CudaDevice *c = (CudaDevice *)d;
+    float ms = 0;
     int code = cuda_ready(c, e);
-    if (!code) code = cuda_flush(c, e);
-    if (!code) code = cuda_check(c, cudaEventRecord(c->sections[c->n_sections].stop, c->stream), "an event", e);
-    if (!code) c->n_sections++;
+    if (!code) code = cuda_check(c, cudaEventSynchronize((cudaEvent_t)to), "waiting for the GPU", e);
+    if (!code) code = cuda_check(c, cudaEventElapsedTime(&ms, (cudaEvent_t)from, (cudaEvent_t)to), "the time between two events", e);
+    *seconds = 1e-3 * (double)ms;
     return code;
 }
 
-int cuda_elapsed(Device *d, double *seconds, Err *e) {
-    CudaDevice *c = (CudaDevice *)d;
-    *seconds = 0;
-    int code = cuda_sync(d, e);
-    for (int i = 0; i < c->n_sections && !code; i++) {
-        const CudaSection *s = &c->sections[i];
-        float ms = 0;
-        code = cuda_check(c, cudaEventElapsedTime(&ms, s->start, s->stop), "a timed section", e);
-        *seconds += 1e-3 * (double)ms;
-    }
-    c->n_sections = 0;
-    return code;
+/* A lost context refuses it; that is ignored. */
+void cuda_mark_free(Device *d, void *m) {
+    if (m && cuda_ready((CudaDevice *)d, NULL) == OK) cuda_check((CudaDevice *)d, cudaEventDestroy((cudaEvent_t)m), "dropping an event", NULL);
 }
 
 /* ---- graphs */

@@ -55,7 +55,7 @@ result $? "the row is of the samples of both runs"
 sed -i '5s/,[^,]*$//' small.samples.csv
 memtide run small.lua
 is $status 65 "a damaged line is refused"
-has "$err" 'small.samples.csv", line 5: expected 17 values, found 16' "with its number"
+has "$err" 'small.samples.csv", line 5: expected 18 values, found 17' "with its number"
 echo "a,b" >small.samples.csv
 memtide run small.lua
 is $status 65 "as is a file of other columns"
@@ -68,7 +68,7 @@ cut=$(tail -c 1 small.samples.csv | wc -l) # 1: the limit fell between two lines
 memtide run small.lua
 is $status 0 "the next run goes on"
 is "$(echo "$err" | grep -c "moved to small.samples.csv.torn")" $((1 - cut)) "after what was written, without a line that is cut off"
-is "$(awk -F, 'NR > 1 && NF != 17' small.samples.csv | wc -l)" 0 "of which every line is whole"
+is "$(awk -F, 'NR > 1 && NF != 18' small.samples.csv | wc -l)" 0 "of which every line is whole"
 rm -f small.csv small.samples.csv
 
 # ---- the same run, however often it is visited

@@ -38,6 +38,7 @@ is "$status $err" '65 memtide: "damaged.csv" line 3: expected 49 fields, found 4
 
 # ---- gone on with
 cp older.csv whole.csv
+head -1 older.samples.csv >samples.header
 run --retry none --json -q
 is "$(cmp older.csv whole.csv && echo same)" same "every cell has its row"
 is "$(echo "$out" | grep -c '"status":"diverged"')" 2 "whose status is called as it is now"
@@ -46,6 +47,7 @@ is "$(wc -l <older.csv) $(tail -2 older.csv | grep -c ,diverged,)" "17 2" "--ret
 run -q
 is "$(head -1 older.csv)" "$(head -1 whole.csv)" "a file that is gone on with keeps its header"
 is "$(head -15 older.csv | cmp - whole.csv && echo same)" same "and its rows"
+is "$(head -1 older.samples.csv | cmp - samples.header && echo same)" same "so does that of samples"
 is "$(wc -l <older.csv)" 25 "after them are those that were run again: 8 of 10"
 memtide verify older.csv
 is "$(echo "$out" | tail -1)" \
@@ -56,7 +58,7 @@ is "$(echo "$out" | grep -c '"status":"predicted"') $(wc -l <predicted.csv)" "4 
 
 # ---- merged
 memtide merge merged.csv whole.csv
-is "$(head -1 merged.csv)" "$(head -1 older.csv | sed 's/,driver,/,driver,emulated,/')" "merge gives today's columns"
+is "$(head -1 merged.csv)" "$(head -1 older.csv | sed 's/,driver,/,driver,emulated,/; s/,samples_per_s,/,graph_ms,samples_per_s,/')" "merge gives today's columns"
 is "$(cut -d, -f20 merged.csv | sort | uniq -c | tr -s ' \n' ' ')" \
     " 2 diverged 2 error 2 ok 2 oom 2 skipped 1 status " "and today's statuses"
 is "$(value emulated 2 merged.csv) $(value version 2 merged.csv)" " 0.1.0+d97c38b" "what was not known is empty"

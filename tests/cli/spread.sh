@@ -243,7 +243,7 @@ memtide verify d.csv
 has "$out" "d.csv:3: line: its quotes do not match" "quotes"
 sed '3s/,/,,/' before.csv >d.csv
 memtide verify d.csv
-has "$out" "d.csv:3: line: expected 50 values, found 51" "another number of values"
+has "$out" "d.csv:3: line: expected 51 values, found 52" "another number of values"
 sed '1s/peak_op/peak/' before.csv >d.csv
 memtide verify d.csv
 has "$out" "d.csv:1: peak: column " "another column"

@@ -241,7 +241,7 @@ static Network *network(int i, const char *loss) {
  * is always the first step of a fresh run, so that dropout draws the same numbers. NaN: an error */
 static double loss_at(const Network *net, Program *p, int k, const float *direction, double by, float *grad) {
     Runtime *r = NULL;
-    StepResult step = {0, NAN, false};
+    StepResult step = {.loss = NAN};
     const Param *param = &net->params[k];
     int64_t n = shape_elements(&param->shape);
     char name[BUF_NAME];
@@ -250,7 +250,7 @@ static double loss_at(const Network *net, Program *p, int k, const float *direct
     if (!code) code = runtime_read(r, 0, param->name, w, &e);
     for (int64_t i = 0; !code && i < n; i++) w[i] += (float)(by * direction[i]);
     if (!code) code = runtime_write(r, param->name, w, &e);
-    if (!code) code = runtime_step(r, 0, net_feed, p, false, &step, &e);
+    if (!code) code = runtime_step(r, 0, net_feed, p, &step, &e);
     snprintf(name, sizeof name, "%s.grad", param->name);
     if (!code && grad) code = runtime_read(r, 0, name, grad, &e);
     runtime_close(r);

@@ -126,7 +126,7 @@ static Trained train(Device *d, const char *text, const Settings *s) {
     t.code = net ? compile(net, s, d, NULL, NULL, &p, &t.err) : t.err.code;
     if (!t.code) t.code = runtime_open(d, s->allocator, 0, &(Job){net, p}, 1, 7, 0, &r, &t.err);
     for (int i = 0; i < STEPS && !t.code; i++) {
-        t.code = runtime_step(r, 0, net_feed, p, false, &step, &t.err);
+        t.code = runtime_step(r, 0, net_feed, p, &step, &t.err);
         t.loss[i] = step.loss;
     }
     if (!t.code) t.code = read_all(r, &t);

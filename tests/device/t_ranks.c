@@ -80,7 +80,7 @@ static int train_steps(Runtime *r, const Training *t, const Program *p, Comm *co
     int code = OK;
     for (int i = 0; i < STEPS && !code; i++) {
         StepResult step;
-        code = runtime_step(r, 0, feed, &fed, i + 1 < STEPS, &step, e);
+        code = runtime_step(r, 0, feed, &fed, &step, e);
         out->loss[i] = step.loss;
     }
     out->peak = runtime_ledger(r)->peak.held;

@@ -132,7 +132,7 @@ static void nan_shows(void) {
         Err e = {0, ""};
         Program *p = NULL;
         Runtime *r = NULL;
-        StepResult step = {0, 0, false};
+        StepResult step = {0};
         float w[8 * 27] = {0};
         w[5] = NAN;
         s.precision = precisions[i / ARRAY_LEN(acts)];
@@ -142,7 +142,7 @@ static void nan_shows(void) {
         int code = net ? compile(net, &s, device, NULL, NULL, &p, &e) : e.code;
         if (!code) code = runtime_open(device, ALLOC_PLANNED, 0, &(Job){net, p}, 1, 1, 0, &r, &e);
         if (!code) code = runtime_write(r, "0.weight", w, &e);
-        if (!code) code = runtime_step(r, 0, net_feed, p, false, &step, &e);
+        if (!code) code = runtime_step(r, 0, net_feed, p, &step, &e);
         if (!ok(!code && isnan(step.loss), "%s in %s lets a NaN through", act, precision_info(s.precision)->text))
             printf("# loss %g %s\n", (double)step.loss, e.text);
         runtime_close(r);

@@ -12,10 +12,10 @@ typedef struct Outcome { LedgerPeak peak; float loss[2]; size_t allocated, reser
 static Outcome truth_run(Device *device, const Network *net, Program *p, AllocKind kind, size_t limit, size_t fail_at) {
     Outcome o = {{0}, {0, 0}, 0, 0, 0, 0, {0, ""}};
     Runtime *r = NULL;
-    StepResult step = {0, 0, false};
+    StepResult step = {0};
     o.code = runtime_open(device, kind, limit, &(Job){net, p}, 1, 7, fail_at, &r, &o.err);
     for (int i = 0; i < 2 && !o.code; i++) {
-        o.code = runtime_step(r, 0, net_feed, p, false, &step, &o.err);
+        o.code = runtime_step(r, 0, net_feed, p, &step, &o.err);
         o.loss[i] = step.loss;
     }
     if (!r) return o;

@@ -23,11 +23,12 @@ struct EmulatedStream {
     Tasks waiting, captured;
     enum cudaStreamCaptureStatus capture;
     struct EmulatedStream *joins; /* the capture of that stream has taken this one along */
-    int tasks, joined;            /* since then: captured; those that the other stream waits for */
+    int tasks, joined;            /* since then: captured; those of them that are in the other stream's list */
     int device; /* that it was made on */
     struct EmulatedStream *next;
 };
-struct EmulatedEvent { double at; bool timed, captured; int tasks; struct EmulatedStream *stream; };
+/* pending: records of it that have not run yet; it stands for the last one */
+struct EmulatedEvent { double at; bool timed, captured; int tasks, pending; struct EmulatedStream *stream; };
 struct EmulatedGraph { Tasks tasks; };
 
 static struct {
@@ -42,6 +43,16 @@ static void tasks_add(Tasks *t, Task *task) {
     if (t->last) t->last->next = task;
     else t->first = task;
     t->last = task;
+}
+
+/* Moves the first `n` tasks to the end of another list. */
+static void tasks_move(Tasks *from, Tasks *to, int n) {
+    while (n-- > 0 && from->first) {
+        Task *task = from->first;
+        from->first = task->next;
+        if (!from->first) from->last = NULL;
+        tasks_add(to, task);
+    }
 }
 
 static void tasks_free(Tasks *t) {
@@ -66,6 +77,18 @@ static void stream_drain(struct EmulatedStream *s) {
     tasks_free(&waiting);
 }
 
+/* Only until the event has happened: what comes after it in its stream may be as late as it likes. */
+static void drain_to(struct EmulatedEvent *event) {
+    Tasks *t = &event->stream->waiting;
+    while (t->first && event->pending > 0) {
+        Task *task = t->first;
+        t->first = task->next;
+        if (!t->first) t->last = NULL;
+        task->run(task->data);
+        free(task);
+    }
+}
+
 void emulate_drain_stream(cudaStream_t stream) { stream_drain(stream_of(stream)); }
 
 void emulate_drain(void) {
@@ -81,7 +104,7 @@ cudaError_t emulate_push(cudaStream_t stream, void (*run)(void *), const void *d
     task->run = run;
     memcpy(task->data, data, bytes);
     if (s->joins || s->capture == cudaStreamCaptureStatusActive) {
-        tasks_add(s->joins ? &s->joins->captured : &s->captured, task); /* the order of the calls is one of those that are allowed */
+        tasks_add(&s->captured, task);
         s->tasks++;
     } else {
         tasks_add(&s->waiting, task);
@@ -206,7 +229,11 @@ static double seconds(void) {
 
 void emulate_spend(double more) { all.spent += more; }
 
-static void event_run(void *data) { (*(struct EmulatedEvent **)data)->at = seconds(); }
+static void event_run(void *data) {
+    struct EmulatedEvent *event = *(struct EmulatedEvent **)data;
+    event->at = seconds();
+    event->pending--;
+}
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
     ENTER();
@@ -223,49 +250,57 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->stream = stream_of(stream);
     event->captured = event->stream->joins || event->stream->capture != cudaStreamCaptureStatusNone;
     event->tasks = event->stream->tasks;
-    event->at = 0;
-    return event->captured ? cudaSuccess : emulate_push(stream, event_run, &event, sizeof event);
+    if (event->captured) return cudaSuccess;
+    event->pending++;
+    const cudaError_t error = emulate_push(stream, event_run, &event, sizeof event);
+    event->pending -= error != cudaSuccess;
+    return error;
 }
 
 /* An event that was never recorded is over. */
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     ENTER();
     if (event->captured) return emulate_give(cudaErrorStreamCaptureUnsupported);
-    if (event->stream && event->at == 0) stream_drain(event->stream);
+    if (event->stream) drain_to(event);
     return cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     ENTER();
     if (event->captured) return emulate_give(cudaErrorStreamCaptureUnsupported);
-    return event->stream && event->at == 0 ? cudaErrorNotReady : cudaSuccess;
+    return event->pending > 0 ? cudaErrorNotReady : cudaSuccess;
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t stop) {
     ENTER();
     if (!start->stream || !stop->stream || !start->timed || !stop->timed || start->captured || stop->captured)
         return emulate_give(cudaErrorInvalidResourceHandle);
-    if (start->at == 0 || stop->at == 0) return emulate_give(cudaErrorNotReady);
+    if (start->pending > 0 || stop->pending > 0) return emulate_give(cudaErrorNotReady);
     *milliseconds = (float)(1e3 * (stop->at - start->at));
     return cudaSuccess;
 }
 
+/* In a capture the tasks of a stream that was taken along run as late as the graph allows: when the capturing stream waits for
+ * them. What they need of that stream stands before them there, since they were captured after it. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
     struct EmulatedStream *s = stream_of(stream), *of = event->stream;
     (void)flags;
     ENTER();
-    if (event->captured && of->joins == s) of->joined = event->tasks > of->joined ? event->tasks : of->joined;
-    else if (event->captured && of->capture == cudaStreamCaptureStatusActive && s != of && !s->joins) {
+    if (event->captured && of->joins && of->joins != s) return emulate_give(cudaErrorNotSupported);
+    if (event->captured && of->joins == s && event->tasks > of->joined) {
+        tasks_move(&of->captured, &s->captured, event->tasks - of->joined);
+        of->joined = event->tasks;
+    } else if (event->captured && of->capture == cudaStreamCaptureStatusActive && s != of && !s->joins) {
         stream_drain(s);
         s->joins = of;
         s->tasks = s->joined = 0;
     }
-    if (event->stream && !event->captured && event->at == 0) stream_drain(event->stream);
+    if (event->stream && !event->captured) drain_to(event);
     return cudaSuccess;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-    if (event && event->stream && event->at == 0 && !event->captured) stream_drain(event->stream);
+    if (event && event->stream && !event->captured) drain_to(event);
     free(event);
     return cudaSuccess;
 }
@@ -286,6 +321,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
     for (struct EmulatedStream *other = all.streams; other; other = other->next) {
         if (other->joins != s) continue;
         if (other->joined < other->tasks) status = cudaStreamCaptureStatusInvalidated; /* not joined to the end */
+        tasks_free(&other->captured);
         other->joins = NULL;
     }
     Tasks captured = s->captured;

@@ -168,6 +168,86 @@ static void test_late() {
     cudaFree(x);
 }
 
+/* A graph of two streams: s computes, `beside` copies x to y meanwhile. waits: s waits for the copy before it writes x again. *found: y
+ * after a launch; the end of the capture */
+static cudaError_t copied_beside(bool waits, bool joins, int *found) {
+    int *x = device_ints(1), *y = device_ints(1), *two = device_ints(1), value = 1;
+    cudaStream_t s, beside;
+    cudaEvent_t ready, over;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec = NULL;
+    cudaStreamCreate(&s);
+    cudaStreamCreate(&beside);
+    cudaEventCreateWithFlags(&ready, cudaEventDisableTiming);
+    cudaEventCreateWithFlags(&over, cudaEventDisableTiming);
+    cudaMemcpy(x, &value, sizeof value, cudaMemcpyHostToDevice);
+    value = 2;
+    cudaMemcpy(two, &value, sizeof value, cudaMemcpyHostToDevice);
+    cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal);
+    cudaEventRecord(ready, s);
+    cudaStreamWaitEvent(beside, ready, 0);
+    cudaMemcpyAsync(y, x, sizeof(int), cudaMemcpyDeviceToDevice, beside);
+    cudaEventRecord(over, beside);
+    if (waits) cudaStreamWaitEvent(s, over, 0);
+    cudaMemcpyAsync(x, two, sizeof(int), cudaMemcpyDeviceToDevice, s);
+    if (joins) cudaStreamWaitEvent(s, over, 0);
+    const cudaError_t ended = cudaStreamEndCapture(s, &graph);
+    *found = 0;
+    if (!ended) {
+        cudaGraphInstantiate(&exec, graph, 0);
+        cudaGraphLaunch(exec, s);
+        cudaStreamSynchronize(s);
+        cudaMemcpy(found, y, sizeof *found, cudaMemcpyDeviceToHost);
+        cudaGraphDestroy(graph);
+        cudaGraphExecDestroy(exec);
+    }
+    cudaGetLastError();
+    cudaEventDestroy(ready);
+    cudaEventDestroy(over);
+    cudaStreamDestroy(beside);
+    cudaStreamDestroy(s);
+    cudaFree(x);
+    cudaFree(y);
+    cudaFree(two);
+    return ended;
+}
+
+static void test_beside() {
+    int found;
+    ok(copied_beside(true, false, &found) == cudaSuccess && found == 1, "what another stream copies is there where it is waited for");
+    ok(copied_beside(false, true, &found) == cudaSuccess && found == 2, "without the wait it is copied as late as the graph allows");
+    is_int(copied_beside(false, false, &found), cudaErrorStreamCaptureInvalidated, "a stream that is never waited for spoils the capture");
+}
+
+/* An event stands for its last record, and what comes after it in its stream may wait. */
+static void test_events() {
+    int *x = device_ints(2), value[2] = {0, 0};
+    void *pinned;
+    cudaStream_t s;
+    cudaEvent_t event;
+    cudaStreamCreate(&s);
+    cudaEventCreate(&event);
+    cudaMallocHost(&pinned, 2 * sizeof(int));
+    setenv("EMULATE_LATE", "1", 1);
+    int *from = (int *)pinned;
+    from[0] = from[1] = 1;
+    cudaEventRecord(event, s);
+    cudaMemcpyAsync(x, from, sizeof(int), cudaMemcpyHostToDevice, s);
+    cudaEventRecord(event, s);
+    cudaMemcpyAsync(x + 1, from + 1, sizeof(int), cudaMemcpyHostToDevice, s);
+    is_int(cudaEventQuery(event), cudaErrorNotReady, "nothing has happened yet");
+    cudaEventSynchronize(event);
+    from[0] = from[1] = 2;
+    cudaStreamSynchronize(s);
+    cudaMemcpy(value, x, sizeof value, cudaMemcpyDeviceToHost);
+    ok(value[0] == 1 && value[1] == 2, "an event is its last record, and what comes after it is later");
+    unsetenv("EMULATE_LATE");
+    cudaEventDestroy(event);
+    cudaStreamDestroy(s);
+    cudaFreeHost(pinned);
+    cudaFree(x);
+}
+
 static void test_limits() {
     void *p, *q;
     int *x = device_ints(4), host[4];
@@ -229,6 +309,8 @@ int main() {
     test_divergence();
     test_graphs();
     test_late();
+    test_beside();
+    test_events();
     test_devices();
     test_limits(); /* the last: the device is lost after it */
     return tap_done();

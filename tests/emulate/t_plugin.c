@@ -58,11 +58,30 @@ static void test_memory(void) {
     t->free(gpu, p, BYTES);
 }
 
-static void test_sections(void) {
-    double seconds = -1;
-    ok(!t->start(gpu, &e) && !t->stop(gpu, &e) && !t->start(gpu, &e) && !t->stop(gpu, &e) &&
-       !t->elapsed(gpu, &seconds, &e) && seconds > 0, "two timed sections have a sum");
-    ok(!t->elapsed(gpu, &seconds, &e) && seconds == 0, "which starts at zero again");
+static void test_marks(void) {
+    double seconds = -1, none = 1;
+    void *mark[2] = {NULL, NULL};
+    ok(!t->mark(gpu, &mark[0], &e) && !t->mark(gpu, &mark[1], &e) && !t->between(gpu, mark[0], mark[1], &seconds, &e) && seconds > 0,
+       "there is time between two marks");
+    ok(!t->between(gpu, mark[1], mark[1], &none, &e) && none == 0, "and none between one and itself");
+    for (int i = 0; i < 2; i++) t->mark_free(gpu, mark[i]);
+}
+
+/* A copy that was begun and never waited for, because its step has failed, is over after sync: a later wait is for a later copy. */
+static void test_begun(void) {
+    void *to = NULL, *pinned = NULL;
+    int32_t found = 0;
+    if (!ok(!t->alloc(gpu, 256, &to, &e) && !t->host_alloc(gpu, 256, &pinned, &e), "memory to copy between")) return;
+    KArgs copy = {.kind = OP_copy, .device = gpu, .begun = true}, wait = {.kind = OP_wait, .device = gpu};
+    copy.in[0] = (View){.data = pinned, .shape = shape1(1), .dtype = DT_I32, .count = 1};
+    copy.out[0] = wait.out[0] = (View){.data = to, .shape = shape1(1), .dtype = DT_I32, .count = 1};
+    *(int32_t *)pinned = 1;
+    ok(!t->run(gpu, &copy, &e) && !t->sync(gpu, &e), "a copy is begun, and nobody waits for it");
+    *(int32_t *)pinned = 2;
+    ok(!t->run(gpu, &copy, &e) && !t->run(gpu, &wait, &e) && !t->download(gpu, &found, to, sizeof found, &e), "another one is waited for");
+    is_int(found, 2, "and is there");
+    t->host_free(gpu, pinned, 256);
+    t->free(gpu, to, 256);
 }
 
 static void test_graph(void) {
@@ -189,7 +208,8 @@ int main(void) {
     if (!ok(!device_open("cuda:0", &gpu, &e), "the emulated GPU opens: %s", e.text)) return tap_done();
     t = gpu->table;
     test_memory();
-    test_sections();
+    test_marks();
+    test_begun();
     test_graph();
     test_described();
     test_version(path);

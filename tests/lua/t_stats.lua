@@ -96,6 +96,63 @@ tap.is(measure.warm(timed(9, 5, 2, 1, 1, 1, 1, 1, 1), 0), 2, "two slow steps are
 tap.is(measure.warm(timed(9, 1, 1, 1, 1, 1, 1, 1, 1), 2), 2, "the script's warm-up is the least")
 tap.is(measure.warm(timed(9, 8, 7, 6, 5, 4, 3, 2, 1), 0), nil, "a pace that rises all the time is not steady")
 
+-- ---- steps: the result of one is asked for after the next one has begun
+local function visit(rounds_wanted, seconds_of, fails, waits)
+  local said, begun, given = {}, 0, 0
+  local steps = {
+    waits = waits,
+    begin = function(i)
+      said[#said + 1] = "b" .. i
+      if fails == "b" .. i then return nil, "no begin", "oom" end
+      begun = i
+      return true
+    end,
+    result = function()
+      given = given + 1
+      said[#said + 1] = "r" .. given
+      if fails == "r" .. given then return nil, "no result", "device" end
+      return given / 10, seconds_of(given), given == 2, seconds_of(given) / 2, given > 2
+    end}
+  local self = {warmup = 1, steps = 3, experiment = {base = {rounds = rounds_wanted, time_limit = 60}}}
+  local run, reason, code = measure.run(self, steps, nil, function(i) said[#said + 1] = "p" .. i end)
+  return run, run and said or reason, code, begun
+end
+local run, said = visit(nil, function() return 1 end)
+tap.is(table.concat(said, " "), "p1 b1 p2 b2 r1 p3 b3 r2 p4 b4 r3 r4", "one is under way while the next one begins")
+tap.is(table.concat(run.losses, " "), "0.1 0.2 0.3 0.4", "each step has its own loss")
+tap.is(run.skipped, 1, "and is counted if it was skipped")
+tap.ok(run.more() and run.samples[1].flag == "warmup" and run.samples[4].flag ~= "warmup" and #run.samples == 4, "no more were made")
+local seconds, graphs = measure.seconds(run.samples)
+tap.is(("%d %d %s"):format(#seconds, #graphs, graphs[1]), "3 2 0.5", "times of steps, and of their graphs, where they have one")
+tap.is(run.samples[2].seconds, 1, "what the host does meanwhile is part of a GPU's step, or beside it")
+local alone = visit(nil, function() return 1 end, nil, true).samples
+tap.ok(alone[2].seconds < 1 and alone[2].seconds > 0.5, "its look at the machine is no part of the CPU's")
+tap.is(alone[4].seconds, 1, "nor does the last step, which ends before it, lose any of its time")
+for _, fails in ipairs{"b1", "b3", "r1", "r4"} do
+  local none, reason, code = visit(nil, function() return 1 end, fails)
+  tap.is(("%s %s %s"):format(none, reason, code), fails:find "b" and "nil no begin oom" or "nil no result device", fails .. " fails")
+end
+local longer, log = visit(1, function(i) return i < 4 and 9 or 1 end)
+tap.ok(longer.more(), "with rounds")
+tap.ok(#longer.samples > 4 and longer.samples[#longer.samples].seconds == 1 and not table.concat(log, " "):find "b%d+ b%d+ b", "more are made, one under way")
+for i, sample in ipairs(longer.samples) do
+  if sample.step ~= i or not sample.flag then tap.ok(false, "sample " .. i .. " has its step and its flag") end
+end
+tap.is(#longer.losses, 4, "their losses are not the visit's")
+
+-- a flag comes once the time is known
+do
+  local seen = evidence.new()
+  local under_way, last = {}, {seconds = 1}
+  seen:take(under_way, true)
+  seen:judge()
+  tap.is(under_way.flag, nil, "a step that is under way has no flag yet")
+  seen:take(last, true)
+  under_way.seconds = 1
+  seen:judge()
+  tap.ok(under_way.flag and last.flag, "then it has")
+end
+
 -- ---- which samples count
 -- visits: {{flag of each step, ...}, ...}; the times of one visit are 1, 2, 3, ...
 local function counted(visits)

@@ -57,18 +57,25 @@ static int fake_replay(Device *d, void *graph, Err *e) {
     return OK;
 }
 
-static int fake_elapsed(Device *d, double *seconds, Err *e) {
-    (void)e;
-    *seconds = 1e-6 * ((Fake *)d)->clock;
-    ((Fake *)d)->clock = 0;
+static int fake_mark(Device *d, void **m, Err *e) {
+    if (!*m && !(*m = mem_new(sizeof(double)))) return err_set(e, ERR_HOST_MEMORY, "no mark");
+    *(double *)*m = ((Fake *)d)->clock;
     return OK;
 }
+
+static int fake_between(Device *d, void *from, void *to, double *seconds, Err *e) {
+    (void)d, (void)e;
+    *seconds = 1e-6 * (*(double *)to - *(double *)from);
+    return OK;
+}
+
+static void fake_mark_free(Device *d, void *m) { (void)d; mem_free(m); }
 
 static void fake_graph_free(Device *d, void *graph) { (void)graph; ((Fake *)d)->allocs--; }
 
 static const DeviceTable table = {
     .kind = "fake", .alignment = 256, .alloc = fake_alloc, .free = fake_free, .upload = fake_upload, .sync = fake_sync,
-    .start = fake_sync, .stop = fake_sync, .elapsed = fake_elapsed, .record = fake_record, .recorded = fake_recorded,
+    .mark = fake_mark, .between = fake_between, .mark_free = fake_mark_free, .record = fake_record, .recorded = fake_recorded,
     .replay = fake_replay, .graph_free = fake_graph_free,
 };
 

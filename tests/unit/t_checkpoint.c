@@ -282,7 +282,7 @@ static int train(const Network *net, const Settings *s, Device *cpu, float *loss
     if (code) return code;
     code = runtime_open(cpu, ALLOC_PLANNED, 0, &(Job){net, p}, 1, 7, 0, &r, e);
     for (int i = 0; i < STEPS && !code; i++) {
-        code = runtime_step(r, 0, net_feed, p, false, &step, e);
+        code = runtime_step(r, 0, net_feed, p, &step, e);
         loss[i] = step.loss;
     }
     if (!code) *held = runtime_ledger(r)->peak.held;

@@ -195,8 +195,10 @@ static void test_dry(void) {
            t->send(d, 0, p[0], "x", 1, &e) == OK && t->sent(d, 0, &e) == OK && t->run(d, NULL, &e) == OK,
        "copies and ops touch nothing");
     double seconds = 1;
-    ok(t->start(d, &e) == OK && t->stop(d, &e) == OK && t->elapsed(d, &seconds, &e) == OK && seconds == 0,
+    void *mark = NULL;
+    ok(t->fetch(d, p[0], p[0], 1, &e) == OK && t->mark(d, &mark, &e) == OK && t->between(d, mark, mark, &seconds, &e) == OK && seconds == 0,
        "and take no time");
+    t->mark_free(d, mark);
     mem_fail_after(1);
     is_int(t->host_alloc(d, 64, &host, &e), ERR_HOST_MEMORY, "host memory can lack");
     mem_fail_after(0);

@@ -108,6 +108,102 @@ static void test_stays(void) {
     program_free(p);
 }
 
+/* ---- copies beside computing */
+
+typedef struct Line { size_t live, arena; int ops; } Line; /* in line: the most bytes alive, the arena, how many ops */
+
+static void note_line(void *arg, const char *pass, const Program *p) {
+    Line *l = arg;
+    if (strcmp(pass, "feed_ahead")) return; /* the last pass before overlap_copies */
+    Life *life = mem_new((size_t)p->n_bufs * sizeof *life);
+    size_t *live = mem_new((size_t)p->n_ops * sizeof *live);
+    Err e;
+    l->live = placement_live(p, 64, life, live);
+    placement_arena(p, 64, &l->arena, &e);
+    l->ops = p->n_ops;
+    mem_free(life);
+    mem_free(live);
+}
+
+/* Ops that compute between the op and its wait; below 0: there is none. */
+static int computed_beside(const Program *p, int op) {
+    int n = 0;
+    for (int i = op + 1; i < p->n_ops; i++) {
+        const Op *o = &p->ops[i];
+        if (o->kind == OP_wait && o->wait.y == p->ops[op].out[0]) return n;
+        n += o->kind != OP_wait && o->kind != OP_copy && o->kind != OP_view;
+    }
+    return -1;
+}
+
+static int all_come; /* programs in which copies come beside computing */
+
+static void check_beside(const char *what, const char *text, Settings s) {
+    static const DeviceTable table = {.kind = "none", .alignment = 64, .prepare = bare_prepare};
+    static Device device = {.table = &table};
+    Line line = {0, 0, 0}, after = {0, 0, 0};
+    Err e = {0, ""};
+    Program *p = NULL;
+    Network *net = net_new(text, "CrossEntropyLoss", SHAPE, &e);
+    if (!ok(net && compile(net, &s, &device, note_line, &line, &p, &e) == OK, "%s: %s", what, e.text)) return;
+    note_line(&after, "feed_ahead", p);
+    int waits = 0, least = 0, gone = 0, come = 0, copies = 0;
+    for (int i = 0; i < p->n_ops; i++) {
+        const Op *op = &p->ops[i];
+        waits += op->kind == OP_wait;
+        copies += op->kind == OP_copy;
+        if (!op->begun) continue;
+        const int n = computed_beside(p, i);
+        least = min_int(least, n);
+        if (n > 0) *(p->bufs[op->out[0]].host ? &gone : &come) += 1;
+    }
+    ok(gone > 0 && least >= 0, "%s: %d of %d copies go beside computing, %d come", what, gone, copies, come);
+    all_come += come > 0;
+    ok(after.live == line.live && after.arena <= line.arena && after.ops == line.ops + waits,
+       "%s: %zu bytes alive at most as in line (%zu), an arena of %zu (%zu)", what, after.live, line.live, after.arena, line.arena);
+    /* each wait left out, each op moved before the wait that it needs */
+    int missed = 0;
+    for (int i = 0; i < p->n_ops; i++) {
+        if (p->ops[i].kind != OP_wait) continue;
+        Program *broken = program_copy(p);
+        memmove(&broken->ops[i], &broken->ops[i + 1], (size_t)(broken->n_ops - i - 1) * sizeof *broken->ops);
+        broken->n_ops--;
+        broken->body_end -= i < broken->body_end;
+        broken->forward_end -= i < broken->forward_end;
+        missed += program_check(broken, "a mistake", &e) != ERR_INTERNAL;
+        program_free(broken);
+    }
+    is_int(missed, 0, "the verifier finds each wait that is missing");
+    int last = -1; /* wait of the forward pass, of a step that may end there */
+    for (int i = 0; i < p->forward_end && s.parts; i++)
+        if (p->ops[i].kind == OP_wait) last = i;
+    if (last >= 0) {
+        const Op wait = p->ops[last];
+        memmove(&p->ops[last], &p->ops[last + 1], (size_t)(p->forward_end - last) * sizeof wait);
+        p->ops[p->forward_end--] = wait;
+        is_int(program_check(p, "a mistake", &e), ERR_INTERNAL, "and one that comes after the part of the step");
+        has_text(e.text, "is begun, and none waits for it", "as such");
+    }
+    program_free(p);
+    network_free(net);
+}
+
+static void test_beside(void) {
+    for (size_t i = 0; i < ARRAY_LEN(nets); i++) {
+        Settings s = settings_of(OFFLOAD_ALL, 0);
+        check_beside(nets[i].what, nets[i].text, s);
+        s.accumulate = 2;
+        check_beside("... with two micro-batches", nets[i].text, s);
+        s.accumulate = 1;
+        s.optimizer.kind = OPTIM_PagedAdam;
+        s.page_least = 1;
+        check_beside("... with paged states", nets[i].text, s);
+        s.parts = true;
+        check_beside("... in parts", nets[i].text, s);
+    }
+    ok(all_come > 6, "there is room for those that come in %d of the 12", all_come);
+}
+
 /* The verifier lets nothing but copies touch host memory. */
 static void test_verifier(void) {
     Settings s = settings_of(OFFLOAD_ALL, 0);
@@ -130,6 +226,7 @@ int main(void) {
     test_budgets();
     test_refused();
     test_stays();
+    test_beside();
     test_verifier();
     is_int(mem_live(), 0, "all host memory is given back");
     return tap_done();

@@ -11,7 +11,7 @@
 
 /* ---- the device */
 
-static struct { long calls, fail_at, bytes, graphs, replays, runs; bool recording; } fake;
+static struct { long calls, fail_at, bytes, graphs, replays, runs, marks; bool recording, ticks; double clock; } fake; /* ticks: marks have the clock's time */
 
 static int called(Err *e) {
     if (++fake.calls == fake.fail_at) return err_set(e, ERR_DEVICE, "call %ld fails", fake.calls);
@@ -40,14 +40,27 @@ static int fake_copy(Device *d, void *to, const void *from, size_t bytes, Err *e
 }
 
 static int fake_call(Device *d, Err *e) { return (void)d, called(e); }
+static int fake_fetch(Device *d, void *to, const void *from, size_t bytes, Err *e) {
+    fake.clock += 0.5; /* the end of a step */
+    return fake_copy(d, to, from, bytes, e);
+}
 static int fake_send(Device *d, int slot, void *to, const void *from, size_t bytes, Err *e) {
     return (void)slot, fake_copy(d, to, from, bytes, e);
 }
 static int fake_sent(Device *d, int slot, Err *e) { return (void)slot, fake_call(d, e); }
-static int fake_elapsed(Device *d, double *seconds, Err *e) {
-    *seconds = 0.25;
+static int fake_mark(Device *d, void **m, Err *e) {
+    (void)d;
+    if (called(e)) return ERR_DEVICE;
+    if (!*m && !(*m = malloc(sizeof(double)))) return err_set(e, ERR_HOST_MEMORY, "no mark");
+    *(double *)*m = fake.clock;
+    fake.marks++;
+    return OK;
+}
+static int fake_between(Device *d, void *from, void *to, double *seconds, Err *e) {
+    *seconds = !from || !to ? -1 : fake.ticks ? *(double *)to - *(double *)from : 0.25;
     return fake_call(d, e);
 }
+static void fake_mark_free(Device *d, void *m) { (void)d; free(m); }
 
 static int fake_record(Device *d, Err *e) {
     (void)d;
@@ -80,25 +93,28 @@ static void fake_graph_free(Device *d, void *graph) {
 static int fake_run(Device *d, const KArgs *args, Err *e) {
     (void)d, (void)args;
     fake.runs++;
+    fake.clock += 1;
     return called(e);
 }
 
 static const DeviceTable table = {.kind = "fake", .alignment = 64, .alloc = fake_alloc, .free = fake_free,
     .upload = fake_copy, .download = fake_copy, .sync = fake_call, .host_alloc = fake_alloc, .host_free = fake_free,
-    .send = fake_send, .sent = fake_sent, .start = fake_call, .stop = fake_call, .elapsed = fake_elapsed,
+    .send = fake_send, .sent = fake_sent, .send_beside = fake_send, .take = fake_copy, .fetch = fake_fetch, .mark = fake_mark,
+    .between = fake_between, .mark_free = fake_mark_free,
     .record = fake_record, .recorded = fake_recorded, .replay = fake_replay, .graph_free = fake_graph_free,
     .prepare = bare_prepare, .run = fake_run};
 static Device device = {.table = &table};
 
 /* ---- every call fails once */
 
-/* Three steps: run, recorded, replayed. */
+/* Three steps: run, recorded, replayed; the next one begins before the result of the one before is asked for. */
 static int train(const Case *c, AllocKind kind, Err *e) {
     Runtime *r = NULL;
     int code = runtime_open(&device, kind, 0, &(Job){c->net, c->p}, 1, 7, 0, &r, e);
-    for (int i = 0; i < 3 && !code; i++) {
-        StepResult out;
-        code = runtime_step(r, 0, net_feed, c->p, i < 2, &out, e);
+    for (int i = 0; i < 4 && !code; i++) {
+        StepResult out = {.seconds = 0.25};
+        if (i < 3) code = runtime_begin(r, 0, net_feed, c->p, e);
+        if (!code && i > 0) code = runtime_result(r, &out, e);
         if (!code && out.seconds != 0.25) code = err_set(e, ERR_INTERNAL, "the device's time is lost");
     }
     if (!r) return code;
@@ -162,6 +178,35 @@ static void test_recording(void) {
     case_close(&c);
 }
 
+/* ---- from begin to begin: an op takes 1 here, what is kept 0.5, and the host 100 between two steps */
+
+static void test_times(void) {
+    Settings s = settings_default();
+    Case c = case_open(&device, "Linear(6, 10)", "CrossEntropyLoss", shape2(2, 6), &s);
+    Runtime *r = NULL;
+    Err e = {0, ""};
+    StepResult found[3];
+    if (!c.p) return;
+    double ops = 0;
+    for (int i = 0; i < c.p->n_ops; i++) ops += c.p->ops[i].kind != OP_view;
+    memset(&fake, 0, sizeof fake);
+    fake.ticks = true;
+    c.p->graph = false;
+    int code = runtime_open(&device, ALLOC_PLANNED, 0, &(Job){c.net, c.p}, 1, 7, 0, &r, &e);
+    for (int i = 0; i < 3 && !code; i++) {
+        if (i) fake.clock += 100;
+        code = runtime_begin(r, 0, net_feed, c.p, &e);
+        if (!code && i) code = runtime_result(r, &found[i - 1], &e);
+    }
+    if (!code) code = runtime_result(r, &found[2], &e);
+    is_int(code, OK, "three steps");
+    ok(found[0].seconds == ops + 100.5 && found[1].seconds == ops + 100.5, "a step lasts until the next one begins, with what the host does meanwhile");
+    ok(found[2].seconds == ops + 0.5, "the last one until its own end");
+    ok(found[0].ops == ops && found[1].ops == ops && found[2].ops == ops, "its ops have a time of their own");
+    is_int(runtime_close_checked(r, &e), OK, "all is given back");
+    case_close(&c);
+}
+
 /* ---- ops that are timed one by one */
 
 static void test_timed(void) {
@@ -175,10 +220,10 @@ static void test_timed(void) {
     if (!c.p || !ok(c.p->n_ops <= 64, "a step of %d ops", c.p->n_ops)) return;
     memset(&fake, 0, sizeof fake);
     int wrong = 0, runs = 0, code = runtime_open(&device, ALLOC_PLANNED, 0, &(Job){c.net, c.p}, 1, 7, 0, &r, &e);
-    for (int i = 0; i < 2 && !code; i++) code = runtime_step(r, 0, net_feed, c.p, false, &out, &e);
+    for (int i = 0; i < 2 && !code; i++) code = runtime_step(r, 0, net_feed, c.p, &out, &e);
     const long replays = fake.replays;
     fake.runs = 0;
-    if (!code) code = runtime_step_timed(r, 0, net_feed, c.p, false, seconds, &out, &e);
+    if (!code) code = runtime_step_timed(r, 0, net_feed, c.p, seconds, &out, &e);
     is_int(code, OK, "a timed step");
     for (int i = 0; i < c.p->n_ops; i++) { /* the fake device's elapsed says 0.25 each time */
         const int times = c.p->ops[i].kind == OP_view ? 0 : i < c.p->body_end ? 3 : 1;
@@ -190,15 +235,15 @@ static void test_timed(void) {
     is_int(wrong, 0, "each op has the time of all its runs");
     ok(least == 0, "a view has none");
     ok(fake.runs == runs && fake.replays == replays, "all %d are run, though the step was recorded", runs);
-    ok(out.seconds == sum + 0.25, "the step's time is theirs, and what came after them");
+    ok(sum > 0 && out.seconds == 0.25 && out.ops == 0, "no section has a time");
     ok(runtime_timing_seconds(r, &timing, &e) == OK && timing == 0.25, "the time of timing nothing");
-    is_int(runtime_step(r, 0, net_feed, c.p, false, &out, &e), OK, "a step after it");
+    is_int(runtime_step(r, 0, net_feed, c.p, &out, &e), OK, "a step after it");
     ok(fake.replays > replays, "is replayed as before");
     int failed = 0, left = 0;
     for (long n = 1; n < 200; n++) { /* each call fails once */
         fake.calls = 0;
         fake.fail_at = n;
-        code = runtime_step_timed(r, 0, net_feed, c.p, false, seconds, &out, &e);
+        code = runtime_step_timed(r, 0, net_feed, c.p, seconds, &out, &e);
         if (!code) break;
         failed++;
         left += code != ERR_DEVICE || e.code != ERR_DEVICE;
@@ -240,7 +285,7 @@ static void test_values(void) {
     is_int(runtime_shape(r, 0, "none", &shape, &e), ERR_SCRIPT, "has no shape");
     is_int(runtime_write(r, "none", w, &e), ERR_SCRIPT, "and cannot be written");
     StepResult out;
-    is_int(runtime_step(r, 0, net_feed, c.p, false, &out, &e), OK, "a step");
+    is_int(runtime_step(r, 0, net_feed, c.p, &out, &e), OK, "a step");
     ok(runtime_read(r, 0, "y", found, &e) == OK && found[0] == 0, "its output was kept");
     ok(runtime_shape(r, 0, "y", &shape, &e) == OK && shape.dim[0] == 2 && shape.dim[1] == 2, "with its shape");
     is_int(runtime_updates(r), 1, "one update");
@@ -327,7 +372,7 @@ static void test_feeds(void) {
         Err e = {0, ""};
         memset(&fake, 0, sizeof fake);
         int code = runtime_open(&device, ALLOC_DIRECT, 0, &(Job){c.net, c.p}, 1, 7, 0, &r, &e);
-        if (!code) code = runtime_step(r, 0, feed_one, &feed, false, NULL, &e);
+        if (!code) code = runtime_step(r, 0, feed_one, &feed, NULL, &e);
         is_int(code, cases[i].message[0] ? ERR_SCRIPT : OK, "a feed is looked at before the device has it");
         has_text(e.text, cases[i].message, cases[i].message);
         is_int(runtime_close_checked(r, &e), OK, "and all is given back");
@@ -338,6 +383,7 @@ static void test_feeds(void) {
 int main(void) {
     test_failures();
     test_recording();
+    test_times();
     test_timed();
     test_values();
     test_shared();

@@ -140,9 +140,7 @@ end
 function Merge:each_sample(path, line)
   local name = samples.path(path)
   local found, torn = csv.read(name, line)
-  for i, column in ipairs(samples.columns) do
-    if found[i] ~= column then csv.damaged(name, 1, "expected a column %s, found %s", column, found[i]) end
-  end
+  samples.check(name, found)
   if torn then self.say(name .. ": the last line is incomplete, and left out") end
 end
 

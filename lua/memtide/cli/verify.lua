@@ -134,6 +134,9 @@ local OF_RESULT = {
     return not measured or v.steps and v.step_ms and v.step_ms_min <= v.step_ms and v.step_ms <= v.step_ms_p90,
       "%s steps of %s ms: the least is %s, nine of ten are below %s", v.steps, v.step_ms, v.step_ms_min, v.step_ms_p90
   end},
+  {"graph_ms", function(v)
+    return not v.graph_ms or v.graph_ms <= v.step_ms_p90, "%s ms of steps of which nine of ten are below %s ms", v.graph_ms, v.step_ms_p90
+  end},
   {"samples_per_s", function(v)
     return not v.samples_per_s or near(v.samples_per_s, 1e3 * v.effective_batch / v.step_ms),
       "%s, but %s samples take %s ms", v.samples_per_s, v.effective_batch, v.step_ms
@@ -250,7 +253,7 @@ function Verify:check_steps(path, index, one)
   local v, found = one.values, nil
   for _, seconds in ipairs(seconds_of(index:visits(v), v.started_at)) do
     local made = {}
-    if #seconds > 0 then row.time_columns(made, seconds, 1) end
+    if #seconds > 0 then row.time_columns(made, seconds, 1, {}) end
     if made.steps == tonumber(v.steps) and made.step_ms == tonumber(v.step_ms) then return end
     found = found or made
   end
@@ -263,7 +266,7 @@ function Verify:check_samples(path)
   if not samples.exist(path) then return end
   local before, name = self.findings, samples.path(path)
   local function count() self.samples = self.samples + 1 end
-  self:lines(name, function() return samples.columns end, samples.type_of, count)
+  self:lines(name, function(found) return samples.expected(#found) end, samples.type_of, count)
   if self.findings > before then return end
   local index = samples.read(path)
   for _, key in ipairs(util.sorted_keys(self.of)) do

@@ -586,20 +586,35 @@ function cell.loader(self)
     prefetch = v.prefetch, seed = self.seed, world = mesh.data, rank = rank})
 end
 
--- The steps of one network: step(i, last) -> loss, seconds, skipped; nil, message, code. And what is to be closed after them
+-- The steps of one network, as measure.lua takes them. And what is to be closed after them
 local function steps_of_one(self, runtime)
   local loader, schedule = util.must(cell.loader(self)), self.values.mode ~= "eval" and self.values.schedule
-  return function(i, last)
+  local function begin(i)
     if schedule then util.must(runtime:write("lr", {schedule:rate(self.values.optimizer:rate(), i - 1)})) end
-    return runtime:step(1, loader, not last)
-  end, loader
+    return runtime:begin(1, loader)
+  end
+  return {begin = begin, result = function() return runtime:result() end, waits = self.values.device == "cpu"}, loader
 end
 
--- The rounds of several. Each draws whole batches, so that all are the same.
+-- The rounds of several. Each draws whole batches, so that all are the same. The script has the losses of its calls, so a round
+-- is over when it has begun; its time is the host's.
 local function steps_of_several(self, runtime)
   util.must(self.round:open(runtime, {batch = built_batch(self.values), shuffle = self.experiment.base.shuffle,
     drop_last = true, prefetch = self.values.prefetch}, self.seed))
-  return function() return self.round:step() end, self.round
+  local made = {}
+  local function begin()
+    local one, before = {from = core.clock()}, made[#made]
+    if before then before.to = one.from end
+    one.loss, one.ops, one.replayed = self.round:step()
+    one.to = core.clock()
+    made[#made + 1] = one
+    return true
+  end
+  local function result()
+    local one = table.remove(made, 1)
+    return one.loss, one.to - one.from, nil, one.ops, one.replayed
+  end
+  return {begin = begin, result = result, waits = true}, self.round
 end
 
 -- The index, 0 to count - 1, of the largest of values[from], values[from + stride], ...
@@ -647,8 +662,10 @@ end
 local function count_exponents(self, copy, device, out)
   local of = {network = self.network, device = device, values = self.values, seed = self.seed}
   local function step(runtime)
-    local take, _ <close> = steps_of_one(self, runtime)
-    return take(1, true)
+    local steps, _ <close> = steps_of_one(self, runtime)
+    local begun, reason, code = steps.begin(1)
+    if not begun then return nil, reason, code end
+    return steps.result()
   end
   local good, found = util.try(exponents.of, nil, of, copy, step)
   if good then out.exponents = found
@@ -690,7 +707,7 @@ local function start_from_weights(one, runtime)
   return weights.load({runtime = runtime, network = one.network, files = one.files}, path, options)
 end
 
--- Runs the compiled cell -> {status, reason, memory, seconds, samples, losses, accuracy, loss_scale, skipped_steps,
+-- Runs the compiled cell -> {status, reason, memory, seconds, graphs, samples, losses, accuracy, loss_scale, skipped_steps,
 -- exponents}; what was not measured is nil.
 -- progress(i, n) is called before step i.
 function cell.run(self, progress)
@@ -706,8 +723,8 @@ function cell.run(self, progress)
     local started, why, kind = start_from_weights(one, runtime)
     if not started then return failed(why, kind) end
   end
-  local step, _ <close> = (self.round and steps_of_several or steps_of_one)(self, runtime)
-  local run, step_reason, step_code = measure.run(self, step, device, progress)
+  local steps, _ <close> = (self.round and steps_of_several or steps_of_one)(self, runtime)
+  local run, step_reason, step_code = measure.run(self, steps, device, progress)
   if not run then return failed(step_reason, step_code) end
   local out = {memory = with_names(self, runtime:memory()), losses = run.losses, samples = run.samples,
     device_used = device:used() or counted and process_memory.most() or nil}
@@ -717,7 +734,7 @@ function cell.run(self, progress)
   if self.eval and out.status == "ok" then out.accuracy = test_accuracy(self, runtime, self.eval) end
   local more, more_reason, more_code = run.more()
   if not more then return failed(more_reason, more_code) end
-  out.seconds = measure.seconds(run.samples)
+  out.seconds, out.graphs = measure.seconds(run.samples)
   local closed, left = scope:finish()
   if not closed then out.status, out.reason = "error", left end
   if copy and out.status == "ok" then count_exponents(self, copy, device, out) end

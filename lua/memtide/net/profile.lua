@@ -124,12 +124,12 @@ function profile.measure(self, roof)
     memory = self.memory, seed = self.seed})
   local whole, sums, times = {}, {}, {}
   for i in ipairs(self.program:ops()) do times[i] = {} end
-  for _ = 1, self.warmup do util.must(runtime:step(1, loader, true)) end
+  for _ = 1, self.warmup do util.must(runtime:step(1, loader)) end
   local timing = util.must(runtime:timing_seconds())
   for k = 1, self.steps do
-    local _, seconds = util.must(runtime:step(1, loader, true))
-    whole[k] = seconds
-    local _, of_ops = util.must(runtime:step_timed(1, loader, k < self.steps))
+    local _, _, _, ops = util.must(runtime:step(1, loader))
+    whole[k] = ops
+    local _, of_ops = util.must(runtime:step_timed(1, loader))
     local sum = 0
     for i, list in ipairs(times) do
       list[k] = of_ops[i]

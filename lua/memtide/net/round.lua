@@ -86,8 +86,8 @@ local function act(handle, call, part, ...)
     self.plan[#self.plan + 1] = {handle.number, part}
     return 0
   end
-  local loss, seconds = util.must(self.runtime[part](self.runtime, handle.number, ...))
-  self.seconds = self.seconds + seconds
+  local loss, _, _, ops, replayed = util.must(self.runtime[part](self.runtime, handle.number, ...))
+  self.ops, self.replayed = self.ops + ops, self.replayed and replayed
   return loss
 end
 
@@ -237,7 +237,7 @@ end
 
 -- One round -> what its function returns
 local function make(self)
-  self.calls, self.plan, self.updates, self.loss, self.seconds, self.forward = {}, {}, 0, 0, 0, nil
+  self.calls, self.plan, self.updates, self.loss, self.ops, self.replayed, self.forward = {}, {}, 0, 0, 0, true, nil
   return self.f(self.handles, function(name) return draw(self, name) end, self.settings)
 end
 
@@ -280,7 +280,8 @@ function Round:open(runtime, options, seed)
   return true
 end
 
--- One round of a run -> its loss, the sum of those of its calls or the number that the function returns; and seconds.
+-- One round of a run -> its loss, the sum of those of its calls or the number that the function returns; the seconds of their ops,
+-- and whether all of these were replayed as graphs.
 function Round:step()
   local found = make(self)
   if #self.calls < #self.planned then
@@ -291,7 +292,7 @@ function Round:step()
     util.fail("round: expected that it returns a loss, a number, or nothing, found a %s", type(found))
   end
   local finite = self.loss == self.loss and math.abs(self.loss) < math.huge
-  return finite and found or self.loss, self.seconds
+  return finite and found or self.loss, self.ops, self.replayed
 end
 
 function Round:close()

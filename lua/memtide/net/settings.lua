@@ -179,7 +179,7 @@ end
 -- offload.
 function settings.for_evaluation(values)
   local out = settings.for_core(values)
-  out.mode, out.accumulate, out.keep_output, out.checkpoint, out.offload = "eval", 1, true, "none", "none"
+  out.mode, out.accumulate, out.keep_output, out.checkpoint, out.offload, out.feed_ahead = "eval", 1, true, "none", "none", false
   return out
 end
 

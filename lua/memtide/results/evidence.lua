@@ -53,7 +53,7 @@ end
 
 -- device: an open device, or nil
 function evidence.new(device)
-  local self = setmetatable({device = device, open = {}, best = {cpu_mhz = 0, gpu_mhz = 0}}, Evidence)
+  local self = setmetatable({device = device, open = {}, looked_at = {}, best = {cpu_mhz = 0, gpu_mhz = 0}}, Evidence)
   self.last, self.looked = look(device), core.clock()
   self.switches, self.preempted = core.switches()
   return self
@@ -69,18 +69,29 @@ function Evidence:look()
   for _, sample in ipairs(self.open) do
     for _, name in ipairs(SEEN) do sample[name] = now[name] end
     sample.steal_ms = stolen
-    sample.flag = evidence.flag(sample, self.best)
+    self.looked_at[#self.looked_at + 1] = sample
   end
   self.last, self.looked, self.open = now, core.clock(), {}
 end
 
--- To be called after every step with its sample; last: no step follows soon, so look now.
+-- To be called when a step's time ends, right before the next one begins, with its sample; last: no step follows soon, so look
+-- now.
 function Evidence:take(sample, last)
   local switches, preempted = core.switches()
   sample.switches, sample.preempted = switches - self.switches, preempted - self.preempted
   self.open[#self.open + 1] = sample
   if last or core.clock() - self.looked >= EVERY then self:look() end
   self.switches, self.preempted = core.switches()
+end
+
+-- Sets the flags of the samples that were looked at and whose seconds are known: those of a step that is under way come later.
+function Evidence:judge()
+  local rest = {}
+  for _, sample in ipairs(self.looked_at) do
+    if sample.seconds then sample.flag = evidence.flag(sample, self.best)
+    else rest[#rest + 1] = sample end
+  end
+  self.looked_at = rest
 end
 
 return evidence

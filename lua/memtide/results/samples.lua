@@ -13,7 +13,8 @@ File.__index = File
 local OF_VISIT = {{"cell", "id"}, {"repeat", "index"}, {"round", "index"}, {"version", "name"}, {"started_at", "time"}}
 local OF_SAMPLE = {{"step", "index"}, {"seconds", "seconds"}, {"flag", "flags"}, {"switches", "whole"},
   {"preempted", "whole"}, {"steal_ms", "number"}, {"load", "number"}, {"cpu_mhz", "number"}, {"gpu_mhz", "number"},
-  {"gpu_memory_mhz", "number"}, {"gpu_celsius", "number"}, {"gpu_throttle", "text"}}
+  {"gpu_memory_mhz", "number"}, {"gpu_celsius", "number"}, {"gpu_throttle", "text"}, {"graph_seconds", "number"}}
+local OLDER = 1 -- how many of the last columns files of older versions lack; such a file goes on without them
 samples.columns, samples.type_of = {}, {}
 for _, list in ipairs{OF_VISIT, OF_SAMPLE} do
   for _, column in ipairs(list) do
@@ -21,6 +22,19 @@ for _, list in ipairs{OF_VISIT, OF_SAMPLE} do
   end
 end
 local HEADER = csv.line(samples.columns, #samples.columns)
+
+-- The columns that a file must have whose header has `n` of them: all, or those of an older version's.
+function samples.expected(n)
+  local all = #samples.columns
+  return table.move(samples.columns, 1, n == all - OLDER and n or all, 1, {})
+end
+
+-- Raises unless the file `name` has these columns.
+function samples.check(name, found)
+  for i, column in ipairs(samples.expected(#found)) do
+    if found[i] ~= column then csv.damaged(name, 1, "expected a column %s, found %s", column, found[i]) end
+  end
+end
 
 function samples.path(path) return (path:gsub("%.csv$", "") .. ".samples.csv") end
 
@@ -58,8 +72,10 @@ function samples.open(path)
   local self = setmetatable({path = samples.path(path)}, File)
   local torn = not ends_in_line(self.path) and repair(self.path)
   local file <close> = io.open(self.path, "rb")
-  local header = file and file:read(#HEADER)
-  if header and header ~= HEADER then
+  local header = file and file:read("L")
+  local expected = samples.expected(header and select(2, header:gsub(",", "")) + 1)
+  self.n = #expected
+  if header and header ~= csv.line(expected, self.n) then
     csv.damaged(self.path, 1, "these are not the columns of samples: expected %s", HEADER:gsub("\n", ""))
   end
   self.fresh = not header
@@ -69,7 +85,7 @@ end
 -- Appends the samples of a visit. visit: {cell =, repeat =, round =, version =, started_at =}; list: {{step =,
 -- seconds =, ...}, ...}
 function File:append(visit, list)
-  local lines, values, n = {self.fresh and HEADER or ""}, {}, #samples.columns
+  local lines, values, n = {self.fresh and HEADER or ""}, {}, self.n
   for i, column in ipairs(OF_VISIT) do values[i] = visit[column[1]] end
   for _, sample in ipairs(list) do
     for i, column in ipairs(OF_SAMPLE) do values[#OF_VISIT + i] = sample[column[1]] end
@@ -92,18 +108,22 @@ end
 
 -- ---- reading
 
--- Seconds of the samples that count, of all visits of a cell: {{seconds, ...} of each visit, ...}. What was disturbed does
--- not count, unless so few others remain that their median has no interval: a disturbed time is better than none. Second
--- value: {timed = after the warm-up, disturbed = those of them with a flag, counted = those that count}.
-function samples.counted(visits)
+-- Seconds of the samples that count, of all visits of a cell: {{seconds, ...} of each visit, ...}; field: "graph_seconds": those
+-- of their graphs, where that is known. What was disturbed does not count, unless so few others remain that their median has no
+-- interval: a disturbed time is better than none. Second value: {timed = after the warm-up, disturbed = those of them with a
+-- flag, counted = those that count}.
+function samples.counted(visits, field)
   local good, all, count = {}, {}, {timed = 0, disturbed = 0}
   for i, list in ipairs(visits) do
     good[i], all[i] = {}, {}
     for _, sample in ipairs(list) do
-      if sample.flag ~= "warmup" then all[i][#all[i] + 1] = sample.seconds end
-      if sample.flag == "" then good[i][#good[i] + 1] = sample.seconds end
+      if sample.flag ~= "warmup" then
+        local value, disturbed = sample[field or "seconds"], sample.flag ~= ""
+        all[i][#all[i] + 1] = value
+        if not disturbed then good[i][#good[i] + 1] = value end
+        count.timed, count.disturbed = count.timed + 1, count.disturbed + (disturbed and 1 or 0)
+      end
     end
-    count.timed, count.disturbed = count.timed + #all[i], count.disturbed + #all[i] - #good[i]
   end
   local enough = stats.rank(count.timed - count.disturbed) ~= nil
   count.counted = enough and count.timed - count.disturbed or count.timed
@@ -146,11 +166,9 @@ function samples.read(path, wanted)
       visits[#visits + 1] = visit
     end
     visit.last = step
-    visit[#visit + 1] = {seconds = seconds, flag = values.flag}
+    visit[#visit + 1] = {seconds = seconds, flag = values.flag, graph_seconds = tonumber(values.graph_seconds or "")}
   end)
-  for i, column in ipairs(samples.columns) do
-    if columns[i] ~= column then csv.damaged(name, 1, "expected a column %s, found %s", column, columns[i]) end
-  end
+  samples.check(name, columns)
   return self
 end
 

@@ -126,8 +126,8 @@ function outcome.keep_samples(self, task)
   self.store:append_samples({cell = r.cell, ["repeat"] = r["repeat"], round = self.rounds:number(r),
     version = r.version, started_at = r.started_at}, list)
   if not self.rounds.holds or r.status ~= "ok" then return false end
-  local seconds = self.rounds:visited(task.k, r, list, task.begun)
-  if seconds then row.time_columns(r, seconds, r.effective_batch) end
+  local seconds, graphs = self.rounds:visited(task.k, r, list, task.begun)
+  if seconds then row.time_columns(r, seconds, r.effective_batch, graphs) end
   return not seconds
 end
 

@@ -83,8 +83,8 @@ local function enough(base, state)
   return not base.confidence or width ~= nil and width <= base.confidence
 end
 
--- A visit of cell k, begun at `begun`, has ended with the samples `list`. Returns all seconds of the cell that count;
--- nil: the cell needs another visit.
+-- A visit of cell k, begun at `begun`, has ended with the samples `list`. Returns all seconds of the cell that count, and those
+-- of their graphs; nil: the cell needs another visit.
 function Rounds:visited(k, row, list, begun)
   assert(self.holds)
   local state, key = state_of(self, row)
@@ -95,7 +95,7 @@ function Rounds:visited(k, row, list, begun)
     return nil
   end
   self.of[key] = nil
-  return samples.joined((samples.counted(state.visits)))
+  return samples.joined((samples.counted(state.visits))), samples.joined((samples.counted(state.visits, "graph_seconds")))
 end
 
 return rounds

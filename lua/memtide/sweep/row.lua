@@ -5,6 +5,7 @@ local core = require "memtide.core"
 local exponents = require "memtide.net.exponents"
 local estimate = require "memtide.sweep.estimate"
 local settings = require "memtide.net.settings"
+local stats = require "memtide.results.stats"
 local util = require "memtide.base.util"
 
 local row = {}
@@ -62,15 +63,16 @@ function row.predicted(self)
   return out
 end
 
--- Sets the columns of times from the seconds of steps, at least one, of `batch` samples each.
-function row.time_columns(out, seconds, batch)
+-- Sets the columns of times from the seconds of steps, at least one, of `batch` samples each, and those of their graphs, if they
+-- have any.
+function row.time_columns(out, seconds, batch, graphs)
   assert(#seconds > 0)
-  local sorted = table.move(seconds, 1, #seconds, 1, {})
-  table.sort(sorted)
+  local sorted = stats.sorted(seconds)
   local median = util.quantile(sorted, 0.5)
   out.steps, out.step_ms, out.step_ms_min = #sorted, six_digits(median * 1e3), six_digits(sorted[1] * 1e3)
   out.step_ms_p90 = six_digits(util.quantile(sorted, 0.9) * 1e3)
   if median > 0 then out.samples_per_s = six_digits(batch / median) end
+  if #graphs > 0 then out.graph_ms = six_digits(util.quantile(stats.sorted(graphs), 0.5) * 1e3) end
 end
 
 -- Of the bytes of each rank: the most, the first rank that has them, and the sum
@@ -93,7 +95,7 @@ function row.measured(self, found)
   if found.device_used then out.untracked_bytes = found.device_used - found.memory.held end
   peak_columns(out, found.memory.peak)
   out.host_bytes = found.memory.host
-  row.time_columns(out, found.seconds, cell.effective_batch(self))
+  row.time_columns(out, found.seconds, cell.effective_batch(self), found.graphs)
   out.loss_first, out.loss_last = found.losses[1], found.losses[#found.losses]
   if found.exponents then
     out.underflow_share, out.gradient_histogram = six_digits(found.exponents.underflow_share or 0), exponents.text(found.exponents)
