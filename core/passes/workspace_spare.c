@@ -21,6 +21,13 @@ static bool is_beyond(const Program *p, const Op *op, size_t limit) {
     return op->workspace != NO_BUF && p->bufs[op->workspace].bytes > limit;
 }
 
+/* Does the op write over an input, which the device's new way to compute it cannot? */
+static bool spoils_input(const Program *p, const Op *op, Device *device) {
+    const int slot = op_info(op->kind)->inplace;
+    if (slot == NEVER || op->in[slot] == NO_BUF || program_root(p, op->in[slot]) != program_root(p, op->out[0])) return false;
+    return !inplace_device_can(p, op, device);
+}
+
 /* Lets the device choose again for op i, which may have its workspace and all that is free beside it. */
 static int ask_again(Program *p, const Spare *s, int i, Err *e) {
     Op *op = &p->ops[i];
@@ -33,8 +40,10 @@ static int ask_again(Program *p, const Spare *s, int i, Err *e) {
     args.device = s->device;
     int code = s->device->table->prepare(s->device, &args, limit, &state, &bytes, e);
     if (code || bytes > limit || bytes == 0) return code;
+    const Had had = {i, op->state, workspace->bytes};
     op->state = state;
     workspace->bytes = bytes;
+    if (spoils_input(p, op, s->device)) op->state = had.state, workspace->bytes = had.bytes;
     return OK;
 }
 

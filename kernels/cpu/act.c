@@ -21,6 +21,15 @@ HOT void act_block(const ActAttr *f, float *y, const float *x, int64_t n) {
     }
 }
 
+HOT void act_slope_block(const ActAttr *f, float *slope, const float *s, int64_t n) {
+    switch (f->act) {
+#define X(name, text, saved) LOOP(name, slope[i] = act_slope(a, s[i]))
+        ACTS(X)
+#undef X
+    default: break;
+    }
+}
+
 HOT void act_dx_block(const ActAttr *f, float *dx, const float *dy, const float *s, int64_t n) {
     switch (f->act) {
 #define X(name, text, saved) LOOP(name, dx[i] = dy[i] * act_slope(a, s[i]))

@@ -5,11 +5,13 @@
 
 #include "program/kernel.h"
 
-/* y[n] = f(x[n]); y may be x. dx[n] = dy[n] f'(s[n]); dx may be dy. */
+/* y[n] = f(x[n]); y may be x. slope[n] = f'(s[n]); slope may be s. dx[n] = dy[n] f'(s[n]); dx may be dy, or s. */
 void act_block(const ActAttr *f, float *y, const float *x, int64_t n);
+void act_slope_block(const ActAttr *f, float *slope, const float *s, int64_t n);
 void act_dx_block(const ActAttr *f, float *dx, const float *dy, const float *s, int64_t n);
 
-/* dx = dy f'(s), and db (C) = the sum of dx (..., C), before dx is rounded to its type; db may be absent. dy may be dx.
+/* dx = dy f'(s), and db (C) = the sum of dx (..., C), before dx is rounded to its type; db may be absent. dy may be dx, or s
+ * may be.
  * `parts` has act_dx_parts bytes. The number of threads changes no bit. */
 void act_dx_sums(const ActAttr *act, const View *dy, const View *s, const View *dx, const View *db, float *parts);
 size_t act_dx_parts(const View *dx, const View *db);

@@ -38,6 +38,12 @@ static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state,
     return op_cache_get(&cpu->prepared, cpu->kernels->prepare[args->kind], &bound, limit, state, workspace, e);
 }
 
+static bool cpu_overwrites(Device *d, const KArgs *args) {
+    KernelOverwrites *const asked = ((CpuDevice *)d)->kernels->overwrites[args->kind];
+    assert(asked && op_info(args->kind)->asks);
+    return asked(args);
+}
+
 /* An op that exchanges follows those under way, since ranks must exchange in one order, and by one thread at a time. */
 static int cpu_exchange(CpuDevice *cpu, const KArgs *args, Err *e) {
     KernelRun *const *run = cpu->kernels->run;
@@ -213,7 +219,7 @@ static const DeviceTable table = {
     .free = cpu_free, .upload = cpu_copy, .download = cpu_copy, .sync = cpu_sync,
     .host_alloc = cpu_host_alloc, .host_free = cpu_host_free, .send = cpu_send, .sent = cpu_sent,
     .start = cpu_start, .stop = cpu_stop, .elapsed = cpu_elapsed,
-    .prepare = cpu_prepare, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
+    .prepare = cpu_prepare, .overwrites = cpu_overwrites, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
     .stream = cpu_measure_stream,
 };
 

@@ -285,6 +285,12 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
     return OK;
 }
 
+bool prim_overwrites(const void *state) {
+    const Prim *p = state;
+    assert(p->pass == PASS_DATA);
+    return p->operand[SLOT_X].plain_at != NOWHERE;
+}
+
 /* ---- running it */
 
 static int operand_open(Operand *o, dnnl_engine_t engine, Err *e) {

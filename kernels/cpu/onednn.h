@@ -37,6 +37,9 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
 /* Does oneDNN have more than reference loops for products of this type? */
 bool prim_computes(dnnl_engine_t engine, DType t);
 
+/* Of dx: may it lie where s does? Only a product that is made in a copy leaves s as it is until its slope is applied. */
+bool prim_overwrites(const void *state);
+
 int prim_run(const KArgs *args, Err *e);
 
 #endif

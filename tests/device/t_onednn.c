@@ -167,6 +167,39 @@ static bool run_again(KArgs *args, Operand *t, const int *at) {
     return true;
 }
 
+/* The op with dx in the storage of s, which must give the bits that are in the copies; all else stays. Threads change
+ * nothing. */
+static bool run_over(KArgs *args, Operand *t) {
+    Err e;
+    bool same = true;
+    for (int round = 0; round < 3; round++) {
+        memcpy(t[S].view.data, t[S].copy, t[S].bytes);
+        if (t[B].block) memset(t[B].view.data, 0xFF, t[B].bytes);
+        args->out[0].data = t[S].view.data;
+        if (!args->state) omp_set_num_threads(1 + round);
+        int code = device->table->run(device, args, &e);
+        omp_set_num_threads(threads);
+        if (code) return ok(0, "run: %s", e.text);
+        same &= !memcmp(t[S].view.data, t[X].copy, t[X].bytes) && (!t[B].block || !memcmp(t[B].view.data, t[B].copy, t[B].bytes));
+        same &= !memcmp(t[W].view.data, t[W].copy, t[W].bytes) && !memcmp(t[Y].view.data, t[Y].copy, t[Y].bytes);
+    }
+    args->out[0].data = t[X].view.data;
+    return same && guards_whole(t[S].block, t[S].bytes);
+}
+
+/* Own loops can always write over s, products that are made in fp32 copies can, and those that oneDNN writes into dx itself
+ * cannot. The last says which were met. */
+static int met_over[DT_COUNT][2];
+static void check_over(const char *name, KArgs *args, Operand *t) {
+    const bool can = device->table->overwrites(device, args);
+    const DType type = t[X].view.dtype;
+    if (!args->state || type == DT_F16) ok(can, "%s: may overwrite", name);
+    else if (type == DT_F32) ok(!can, "%s: oneDNN may not overwrite", name);
+    if (!can) return;
+    met_over[type][args->state != NULL]++;
+    ok(run_over(args, t), "%s: over s, the same bits", name);
+}
+
 /* terms: of the sums in y, dx, dw, dx; t[k].block NULL: absent; *own: must the op not be oneDNN's? NULL: it may be */
 static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr, size_t limit, Operand *t,
                        const int64_t *terms, ActFn act, double slope, const bool *own) {
@@ -192,6 +225,7 @@ static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr
     unsigned char *workspace = guarded(args.workspace_bytes);
     args.workspace = workspace + GUARD;
     ok(run_again(&args, t, at), "%s: the same bits again, inputs untouched", name);
+    if (pass == DX_ACT) check_over(name, &args, t);
     bool whole = guards_whole(workspace, args.workspace_bytes), near = true;
     for (int k = 0; k < OPERANDS; k++) {
         if (at[k] < 0 || !t[k].block) continue;
@@ -565,6 +599,8 @@ int main(void) {
         }
         device->table->trim(device, true);
     }
+    ok(met_over[DT_F32][0] && met_over[DT_BF16][0] && met_over[DT_F16][0] && met_over[DT_F16][1],
+       "dx over s by own loops in every type, and by oneDNN");
     device->table->close(device);
     return tap_done();
 }
