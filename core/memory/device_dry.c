@@ -69,10 +69,10 @@ static int dry_prepare(Device *d, const KArgs *args, size_t limit, void **state,
     return model_of(d)->table->prepare(model_of(d), &asked, limit, state, workspace, e);
 }
 
-static bool dry_overwrites(Device *d, const KArgs *args) {
+static bool dry_overwrites(Device *d, const KArgs *args, size_t *more) {
     KArgs asked = *args;
     asked.device = model_of(d);
-    return model_of(d)->table->overwrites && model_of(d)->table->overwrites(model_of(d), &asked);
+    return model_of(d)->table->overwrites && model_of(d)->table->overwrites(model_of(d), &asked, more);
 }
 
 static int dry_run(Device *d, const KArgs *args, Err *e) {

@@ -31,14 +31,15 @@ static bool can_take(const Program *p, const Life *life, int i, int slot) {
     return true;
 }
 
-bool inplace_device_can(const Program *p, const Op *op, Device *device) {
+bool inplace_device_can(const Program *p, const Op *op, Device *device, size_t *more) {
     KArgs args;
+    *more = 0;
     if (!op_info(op->kind)->asks) return true;
     if (!device->table->overwrites) return false;
     view_args(p, op, &args);
     args.device = device;
     args.workspace_bytes = op->workspace == NO_BUF ? 0 : p->bufs[op->workspace].bytes;
-    return device->table->overwrites(device, &args);
+    return device->table->overwrites(device, &args, more);
 }
 
 /* Buffers by the root whose storage they share. */
@@ -76,9 +77,12 @@ int pass_inplace(Program *p, Compile *c) {
         if (p->bufs[b].alias != NO_BUF) share(p, &sharing, b, p->bufs[b].alias);
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
+        size_t more;
         int slot = op_info(op->kind)->inplace;
         if (slot == NEVER || op->in[slot] == NO_BUF || op->kind == OP_view || !asked_for(p, op, c->settings->inplace)) continue;
-        if (can_take(p, life, i, slot) && inplace_device_can(p, op, c->device)) take(p, life, &sharing, op->in[slot], op->out[0]);
+        if (!can_take(p, life, i, slot) || !inplace_device_can(p, op, c->device, &more)) continue;
+        take(p, life, &sharing, op->in[slot], op->out[0]);
+        if (more) workspace_add(p, i, more, c->device->table->alignment);
     }
     return OK;
 }

@@ -21,11 +21,10 @@ static bool is_beyond(const Program *p, const Op *op, size_t limit) {
     return op->workspace != NO_BUF && p->bufs[op->workspace].bytes > limit;
 }
 
-/* Does the op write over an input, which the device's new way to compute it cannot? */
-static bool spoils_input(const Program *p, const Op *op, Device *device) {
+/* Does its output 0 lie where an input does? The device's next way to compute it may not be able to do that. */
+static bool overwrites(const Program *p, const Op *op) {
     const int slot = op_info(op->kind)->inplace;
-    if (slot == NEVER || op->in[slot] == NO_BUF || program_root(p, op->in[slot]) != program_root(p, op->out[0])) return false;
-    return !inplace_device_can(p, op, device);
+    return slot != NEVER && op->in[slot] != NO_BUF && program_root(p, op->in[slot]) == program_root(p, op->out[0]);
 }
 
 /* Lets the device choose again for op i, which may have its workspace and all that is free beside it. */
@@ -43,7 +42,11 @@ static int ask_again(Program *p, const Spare *s, int i, Err *e) {
     const Had had = {i, op->state, workspace->bytes};
     op->state = state;
     workspace->bytes = bytes;
-    if (spoils_input(p, op, s->device)) op->state = had.state, workspace->bytes = had.bytes;
+    if (!overwrites(p, op)) return OK;
+    size_t more;
+    const bool can = inplace_device_can(p, op, s->device, &more);
+    if (more) workspace_add(p, i, more, s->alignment);
+    if (!can || workspace->bytes > limit) op->state = had.state, workspace->bytes = had.bytes;
     return OK;
 }
 

@@ -175,7 +175,10 @@ static int run(const KArgs *args, Err *e) {
     return way ? way->run(args, e) : prim_run(args, e);
 }
 
-bool k_cpu_conv2d_dx_overwrites(const KArgs *args) { return !args->state || prim_overwrites(args->state); }
+bool k_cpu_conv2d_dx_overwrites(const KArgs *args, size_t *more) {
+    *more = 0;
+    return !args->state || prim_overwrites(args, more);
+}
 
 int k_cpu_conv2d(const KArgs *args, Err *e) { return run(args, e); }
 int k_cpu_conv2d_dx(const KArgs *args, Err *e) { return run(args, e); }

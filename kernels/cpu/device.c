@@ -38,10 +38,10 @@ static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state,
     return op_cache_get(&cpu->prepared, cpu->kernels->prepare[args->kind], &bound, limit, state, workspace, e);
 }
 
-static bool cpu_overwrites(Device *d, const KArgs *args) {
+static bool cpu_overwrites(Device *d, const KArgs *args, size_t *more) {
     KernelOverwrites *const asked = ((CpuDevice *)d)->kernels->overwrites[args->kind];
     assert(asked && op_info(args->kind)->asks);
-    return asked(args);
+    return asked(args, more);
 }
 
 /* An op that exchanges follows those under way, since ranks must exchange in one order, and by one thread at a time. */

@@ -2,7 +2,8 @@
  * gradients) and the same three passes. conv2d.c and linear.c say what differs; copies, formats, scratch and execution
  * are here.
  *
- *   workspace = [copies of operands in fp32 | partial sums of db | scratchpad | copies in the primitive's format]
+ *   workspace = [copies of operands in fp32 | partial sums of db | scratchpad | copies in the primitive's format |
+ *                slopes as bits, where dx lies in the storage of s]
  *
  *   program's operand --convert--> fp32, same order --reorder--> what the primitive wants
  *
@@ -37,8 +38,9 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
 /* Does oneDNN have more than reference loops for products of this type? */
 bool prim_computes(dnnl_engine_t engine, DType t);
 
-/* Of dx: may it lie where s does? Only a product that is made in a copy leaves s as it is until its slope is applied. */
-bool prim_overwrites(const void *state);
+/* Of a prepared dx: may it lie where s does? A product that is made in a copy leaves s as it is until its slope is applied.
+ * Of any other the slopes must be kept as bits, for which it needs *more bytes of workspace. */
+bool prim_overwrites(const KArgs *args, size_t *more);
 
 int prim_run(const KArgs *args, Err *e);
 

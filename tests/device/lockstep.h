@@ -136,7 +136,9 @@ static int slot_new(Lockstep *l, int buf, size_t bytes, Err *e) {
 /* Must output 0 have a slot of its own, wherever the CPU has it? */
 static bool stands_apart(const Lockstep *l) {
     const DeviceTable *d = l->device->table;
-    return op_info(l->args.kind)->asks && !(d->overwrites && d->overwrites(l->device, &l->args));
+    size_t more = 0;
+    if (!op_info(l->args.kind)->asks) return false;
+    return !d->overwrites || !d->overwrites(l->device, &l->args, &more) || more;
 }
 
 /* Copies the CPU's storage to the slots; outputs that are not read become junk. */

@@ -190,9 +190,9 @@ static int faulty_sync(Device *d, Err *e) {
     return cpu->table->sync(cpu, e);
 }
 
-static bool faulty_overwrites(Device *d, const KArgs *args) {
+static bool faulty_overwrites(Device *d, const KArgs *args, size_t *more) {
     (void)d;
-    return cpu->table->overwrites(cpu, args);
+    return cpu->table->overwrites(cpu, args, more);
 }
 
 static void test_faults(void) {

@@ -13,7 +13,7 @@ static int no_workspace(Device *d, const KArgs *args, size_t limit, void **state
     return OK;
 }
 
-static bool overwrites(Device *d, const KArgs *args) { return (void)d, (void)args, true; }
+static bool overwrites(Device *d, const KArgs *args, size_t *more) { return (void)d, (void)args, *more = 0, true; }
 
 typedef struct Text { char *data; size_t n, cap; const char *only; } Text;
 

@@ -6,9 +6,10 @@
 
 static bool can;
 static int asked;
-static bool overwrites(Device *d, const KArgs *args) {
+static bool overwrites(Device *d, const KArgs *args, size_t *more) {
     ok(d && args->device == d && (args->kind == OP_conv2d_dx || args->kind == OP_linear_dx), "asked about a product");
     asked++;
+    *more = 0;
     return can;
 }
 
@@ -72,38 +73,52 @@ static void test_peak(void) {
     ok(f.arena < none.arena, "the last activation in the article's network: %zu bytes, not %zu", f.arena, none.arena);
 }
 
-/* More workspace must not bring a way that destroys s before it is read. */
+/* A library with two ways for the gradient of a convolution's input: one has little workspace and can overwrite, with a few
+ * bytes more; the other is only there with much, and cannot, or needs yet more. */
+enum { LITTLE = 1000, MUCH = 2048, BITS = 100, MANY_BITS = 1 << 20 };
 static char first, second;
-static int spare_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+static bool second_can;
+
+static int library_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)d, (void)e;
     const bool library = args->kind == OP_conv2d_dx;
-    *state = !library ? NULL : limit >= 2048 ? &second : &first;
-    *workspace = !library ? 0 : limit >= 2048 ? 2048 : 1024;
+    *state = !library ? NULL : limit >= MUCH ? &second : &first;
+    *workspace = !library ? 0 : limit >= MUCH ? MUCH : LITTLE;
     return OK;
 }
-static bool first_overwrites(Device *d, const KArgs *args) {
+
+static bool library_overwrites(Device *d, const KArgs *args, size_t *more) {
     (void)d;
-    return args->state != &second && (args->state != &first || args->workspace_bytes == 1024);
+    *more = args->state == &second ? MANY_BITS : BITS;
+    ok(!args->state || args->workspace_bytes == (args->state == &second ? MUCH : LITTLE), "asked with what it gave");
+    return args->state != &second || second_can;
 }
 
-static void test_spare(void) {
-    static const DeviceTable table = {.kind = "none", .alignment = 64, .prepare = spare_prepare, .overwrites = first_overwrites};
+/* The plan has room for more workspace than the library takes at first. What it would then take must not spoil s. */
+static void test_workspace(void) {
+    static const DeviceTable table = {.kind = "none", .alignment = 64, .prepare = library_prepare, .overwrites = library_overwrites};
     Device device = {.table = &table};
     Settings s = settings_default();
-    s.workspace_limit = 0;
-    Case c = case_open(&device, "Sequential{Conv2d(3, 4, 3) ReLU Conv2d(4, 4, 3) Flatten Linear(256, 1000) ReLU Linear(1000, 10)}",
-                       "CrossEntropyLoss", shape4(2, 3, 12, 12), &s);
-    for (int i = 0; c.p && i < c.p->n_ops; i++)
-        if (c.p->ops[i].kind == OP_conv2d_dx) {
-            is_int(program_root(c.p, c.p->ops[i].out[0]), program_root(c.p, c.p->ops[i].in[2]), "the convolution overwrites s");
-            ok(c.p->ops[i].state == &first && c.p->bufs[c.p->ops[i].workspace].bytes == 1024, "and keeps the way that can");
+    for (int k = 0; k < 4; k++) {
+        s.workspace_limit = k & 1 ? 0 : LITTLE;
+        second_can = k & 2;
+        Case c = case_open(&device, "Sequential{Conv2d(3, 4, 3) ReLU Conv2d(4, 4, 3) Flatten Linear(256, 1000) ReLU Linear(1000, 10)}",
+                           "CrossEntropyLoss", shape4(2, 3, 12, 12), &s);
+        for (int i = 0; c.p && i < c.p->n_ops; i++) {
+            const Op *op = &c.p->ops[i];
+            const size_t bytes = op->workspace == NO_BUF ? 0 : c.p->bufs[op->workspace].bytes;
+            if (op->kind != OP_conv2d_dx && (op->kind != OP_linear_dx || op->in[2] == NO_BUF)) continue;
+            is_int(program_root(c.p, op->out[0]), program_root(c.p, op->in[2]), "overwrites s");
+            if (op->kind == OP_linear_dx) is_int((long long)bytes, BITS, "a product without workspace gets some");
+            else ok(op->state == &first && bytes == 1024 + BITS, "one with workspace gets more, and keeps its way: %zu bytes", bytes);
         }
-    case_close(&c);
+        case_close(&c);
+    }
 }
 
 int main(void) {
     test_cases();
     test_peak();
-    test_spare();
+    test_workspace();
     return tap_done();
 }
