@@ -73,15 +73,15 @@ static void test_peak(void) {
     ok(f.arena < none.arena, "the last activation in the article's network: %zu bytes, not %zu", f.arena, none.arena);
 }
 
-/* A library with two ways for the gradient of a convolution's input: one has little workspace and can overwrite, with a few
- * bytes more; the other is only there with much, and cannot, or needs yet more. */
+/* A library with two ways for the gradients of a convolution: one has little workspace and can overwrite, with a few bytes
+ * more; the other is only there with much, and cannot, or needs more than there is. */
 enum { LITTLE = 1000, MUCH = 2048, BITS = 100, MANY_BITS = 1 << 20 };
 static char first, second;
 static bool second_can;
 
 static int library_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)d, (void)e;
-    const bool library = args->kind == OP_conv2d_dx;
+    const bool library = args->kind == OP_conv2d_dx || args->kind == OP_conv2d_dw;
     *state = !library ? NULL : limit >= MUCH ? &second : &first;
     *workspace = !library ? 0 : limit >= MUCH ? MUCH : LITTLE;
     return OK;
@@ -89,7 +89,7 @@ static int library_prepare(Device *d, const KArgs *args, size_t limit, void **st
 
 static bool library_overwrites(Device *d, const KArgs *args, size_t *more) {
     (void)d;
-    *more = args->state == &second ? MANY_BITS : BITS;
+    *more = args->state == &second && second_can ? MANY_BITS : BITS;
     ok(!args->state || args->workspace_bytes == (args->state == &second ? MUCH : LITTLE), "asked with what it gave");
     return args->state != &second || second_can;
 }
@@ -106,6 +106,7 @@ static void test_workspace(void) {
                            "CrossEntropyLoss", shape4(2, 3, 12, 12), &s);
         for (int i = 0; c.p && i < c.p->n_ops; i++) {
             const Op *op = &c.p->ops[i];
+            if (op->kind == OP_conv2d_dw) ok(op->state == (k & 1 ? &second : &first), "others get what is free");
             const size_t bytes = op->workspace == NO_BUF ? 0 : c.p->bufs[op->workspace].bytes;
             if (op->kind != OP_conv2d_dx && (op->kind != OP_linear_dx || op->in[2] == NO_BUF)) continue;
             is_int(program_root(c.p, op->out[0]), program_root(c.p, op->in[2]), "overwrites s");
