@@ -133,11 +133,14 @@ static int slot_new(Lockstep *l, int buf, size_t bytes, Err *e) {
     return l->n_slots++;
 }
 
-/* Must output 0 have a slot of its own, wherever the CPU has it? */
+/* Must output 0 have a slot of its own, though the CPU has it where an input lies? */
 static bool stands_apart(const Lockstep *l) {
     const DeviceTable *d = l->device->table;
+    const Op *op = &l->p->ops[l->at];
+    const OpInfo *info = op_info(op->kind);
     size_t more = 0;
-    if (!op_info(l->args.kind)->asks) return false;
+    if (!info->asks || op->in[info->inplace] == NO_BUF) return false;
+    if (program_root(l->p, op->in[info->inplace]) != program_root(l->p, op->out[0])) return false;
     return !d->overwrites || !d->overwrites(l->device, &l->args, &more) || more;
 }
 
