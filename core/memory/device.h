@@ -72,6 +72,11 @@ typedef struct DeviceTable {
     /* Compiles what a PREPARED op needs, which the device caches. *state: for KArgs.state, or NULL; *workspace: scratch
      * bytes that the op needs, at most `limit` where the library offers a choice. args has views without data. */
     int (*prepare)(Device *, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *);
+    /* Of an op that ops.def says to ASK about: in the way that prepare has chosen, is every element of that input read
+     * before output 0 is written there? args: prepare's, with the state and the workspace_bytes that it gave. *more:
+     * bytes that the op then needs behind these, at a multiple of the alignment; fewer than output 0 has, up to the
+     * alignment. NULL: it is of no op. */
+    bool (*overwrites)(Device *, const KArgs *args, size_t *more);
     int (*run)(Device *, const KArgs *args, Err *);
     /* From now on prepare measures the ways in which an op can be computed and takes the fastest, which a file keeps
      * for later processes. Puts the path of that file, then what is wrong with it. NULL: there is nothing to choose. */

@@ -77,6 +77,12 @@ static int dry_prepare(Device *d, const KArgs *args, size_t limit, void **state,
     return model_of(d)->table->prepare(model_of(d), &asked, limit, state, workspace, e);
 }
 
+static bool dry_overwrites(Device *d, const KArgs *args, size_t *more) {
+    KArgs asked = *args;
+    asked.device = model_of(d);
+    return model_of(d)->table->overwrites && model_of(d)->table->overwrites(model_of(d), &asked, more);
+}
+
 static int dry_run(Device *d, const KArgs *args, Err *e) {
     (void)d, (void)args, (void)e;
     return OK;
@@ -96,7 +102,7 @@ int device_dry_open(Device *model, Device **out, Err *e) {
         .alloc = dry_alloc, .free = dry_free, .upload = dry_copy, .download = dry_copy, .sync = dry_sync,
         .host_alloc = dry_host_alloc, .host_free = dry_host_free, .send = dry_send, .sent = dry_sent,
         .send_beside = dry_send, .take = dry_copy, .fetch = dry_copy, .mark = dry_mark, .between = dry_between,
-        .mark_free = dry_mark_free, .prepare = dry_prepare, .run = dry_run, .trim = dry_trim, .dry = true, .used = dry_used};
+        .mark_free = dry_mark_free, .prepare = dry_prepare, .overwrites = dry_overwrites, .run = dry_run, .trim = dry_trim, .dry = true, .used = dry_used};
     d->base.table = &d->table;
     d->model = model;
     d->next = model->table->alignment; /* not 0, which is NULL */

@@ -1,14 +1,17 @@
-/* In-place: an output takes over an input's storage if ops.def allows it and the input dies at this op. Sums of
- * gradients always do, as in PyTorch's autograd, and those over ranks. With `marked`, so do activations whose layer says inplace = true, and
- * a loss's gradient, which replaces the network's output, or what its last layer has read. */
+/* In-place: an output takes over an input's storage if ops.def, and where it says so the device, allows it and the input
+ * dies at this op. Sums of gradients always do, as in PyTorch's autograd, and those over ranks. So does a product's dx,
+ * which takes the place of the activation by whose slope it multiplies; the gradient of the weights has read that before
+ * it, since the backward pass computes it first. With `marked`, so do activations whose layer says inplace = true, and a
+ * loss's gradient, which replaces the network's output, or what its last layer has read. */
 #include <assert.h>
 
 #include "passes.h"
+#include "program/view.h"
 
 /* Does the setting, or the layer, ask for it? */
 static bool asked_for(const Program *p, const Op *op, Inplace mode) {
     if (op->out[0] == NO_BUF) return false;
-    if (op->kind == OP_all_reduce) return true;
+    if (op->kind == OP_all_reduce || op_info(op->kind)->asks) return true;
     if (op->kind == OP_add && p->bufs[op->out[0]].category == CAT_ACTIVATION_GRADIENTS) return true;
     if (mode != INPLACE_MARKED) return mode == INPLACE_ON;
     if (op->kind == OP_cross_entropy_dx || op->kind == OP_linear_cross_entropy_dx || op->kind == OP_element_loss_dx)
@@ -26,6 +29,17 @@ static bool can_take(const Program *p, const Life *life, int i, int slot) {
     EACH_IN(&p->ops[i], k)
         if (k != slot && program_root(p, p->ops[i].in[k]) == root) return false;
     return true;
+}
+
+bool inplace_device_can(const Program *p, const Op *op, Device *device, size_t *more) {
+    KArgs args;
+    *more = 0;
+    if (!op_info(op->kind)->asks) return true;
+    if (!device->table->overwrites) return false;
+    view_args(p, op, &args);
+    args.device = device;
+    args.workspace_bytes = op->workspace == NO_BUF ? 0 : p->bufs[op->workspace].bytes;
+    return device->table->overwrites(device, &args, more);
 }
 
 /* Buffers by the root whose storage they share. */
@@ -63,9 +77,12 @@ int pass_inplace(Program *p, Compile *c) {
         if (p->bufs[b].alias != NO_BUF) share(p, &sharing, b, p->bufs[b].alias);
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
+        size_t more;
         int slot = op_info(op->kind)->inplace;
-        if (slot == NEVER || op->kind == OP_view || !asked_for(p, op, c->settings->inplace)) continue;
-        if (can_take(p, life, i, slot)) take(p, life, &sharing, op->in[slot], op->out[0]);
+        if (slot == NEVER || op->in[slot] == NO_BUF || op->kind == OP_view || !asked_for(p, op, c->settings->inplace)) continue;
+        if (!can_take(p, life, i, slot) || !inplace_device_can(p, op, c->device, &more)) continue;
+        take(p, life, &sharing, op->in[slot], op->out[0]);
+        if (more) workspace_add(p, i, more, c->device->table->alignment);
     }
     return OK;
 }

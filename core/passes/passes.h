@@ -25,6 +25,12 @@ typedef struct Pass { const char *name; PassFn *run; } Pass;
 /* Runs a pass, and the verifier after it. Returns the pass's error, ERR_HOST_MEMORY, or ERR_INTERNAL. */
 int pass_run(const Pass *pass, Program *p, Compile *c);
 
+/* Can the device's way to compute the op, whose workspace is laid out, have output 0 in the storage of the input that
+ * ops.def names? *more: bytes of workspace that it needs behind that. */
+bool inplace_device_can(const Program *p, const Op *op, Device *device, size_t *more);
+/* Gives op i more bytes of workspace, from a multiple of the alignment on. On failure sets p->failed. */
+void workspace_add(Program *p, int i, size_t bytes, size_t alignment);
+
 /* Called after lowering and after each pass, for dumps and golden tests. May be NULL. */
 typedef void PassWatch(void *arg, const char *pass, const Program *p);
 

@@ -4,6 +4,18 @@
 #include "passes.h"
 #include "program/view.h"
 
+void workspace_add(Program *p, int i, size_t bytes, size_t alignment) {
+    const Op *op = &p->ops[i];
+    int ws = op->workspace;
+    if (ws == NO_BUF) {
+        ws = program_buf(p, CAT_WORKSPACE, shape1(1), DT_U8, "%s.%s.workspace", op->path, op_info(op->kind)->name);
+        if (p->failed) return;
+        p->bufs[ws].bytes = 0;
+        p->ops[i].workspace = ws;
+    }
+    p->bufs[ws].bytes = align_up(p->bufs[ws].bytes, alignment) + bytes;
+}
+
 int pass_workspace(Program *p, Compile *c) {
     for (int i = 0; i < p->n_ops; i++) {
         Op *op = &p->ops[i];
@@ -18,11 +30,8 @@ int pass_workspace(Program *p, Compile *c) {
             err_prefix(c->e, "op %d %s %s", i, op_info(op->kind)->name, op->path);
             return code;
         }
-        if (bytes == 0) continue;
-        int ws = program_buf(p, CAT_WORKSPACE, shape1(1), DT_U8, "%s.%s.workspace", op->path, op_info(op->kind)->name);
+        if (bytes) workspace_add(p, i, bytes, c->device->table->alignment);
         if (p->failed) break;
-        p->bufs[ws].bytes = bytes;
-        p->ops[i].workspace = ws;
     }
     return OK;
 }

@@ -21,6 +21,12 @@ static bool is_beyond(const Program *p, const Op *op, size_t limit) {
     return op->workspace != NO_BUF && p->bufs[op->workspace].bytes > limit;
 }
 
+/* Does its output 0 lie where an input does? The device's next way to compute it may not be able to do that. */
+static bool overwrites(const Program *p, const Op *op) {
+    const int slot = op_info(op->kind)->inplace;
+    return slot != NEVER && op->in[slot] != NO_BUF && program_root(p, op->in[slot]) == program_root(p, op->out[0]);
+}
+
 /* Lets the device choose again for op i, which may have its workspace and all that is free beside it. */
 static int ask_again(Program *p, const Spare *s, int i, Err *e) {
     Op *op = &p->ops[i];
@@ -33,8 +39,14 @@ static int ask_again(Program *p, const Spare *s, int i, Err *e) {
     args.device = s->device;
     int code = s->device->table->prepare(s->device, &args, limit, &state, &bytes, e);
     if (code || bytes > limit || bytes == 0) return code;
+    const Had had = {i, op->state, workspace->bytes};
     op->state = state;
     workspace->bytes = bytes;
+    if (!overwrites(p, op)) return OK;
+    size_t more;
+    const bool can = inplace_device_can(p, op, s->device, &more);
+    if (more) workspace_add(p, i, more, s->alignment);
+    if (!can || workspace->bytes > limit) op->state = had.state, workspace->bytes = had.bytes;
     return OK;
 }
 

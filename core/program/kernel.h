@@ -61,6 +61,7 @@ typedef struct KArgs {
 typedef int KernelRun(const KArgs *, Err *);
 typedef int KernelPrepare(const KArgs *, size_t limit, void **state, size_t *workspace, Err *);
 typedef void KernelRelease(void *state);
+typedef bool KernelOverwrites(const KArgs *, size_t *more); /* see DeviceTable's overwrites */
 
 /* The state of a PREPARED op begins with the function that frees it. A state may be NULL. */
 typedef struct KernelState { KernelRelease *release; } KernelState;

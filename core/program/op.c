@@ -32,8 +32,10 @@ static const OpInfo table[OP_KIND_COUNT] = {
 #define OPT(...) OPERAND(__VA_ARGS__, .optional = true)
 #define OUT(...) OPERAND(__VA_ARGS__, )
 #define NOTHING {.name = NULL}
-#define OP(name, in, out, inplace, autocast, prepare, equation) \
-    {#name, equation, inplace, autocast, prepare, IN_##name, OUT_##name, {in}, {out}},
+#define ASK(index) index, .asks = true
+#define OP(text, in_, out_, inplace_, autocast_, prepare, says)                                                             \
+    {.name = #text, .equation = says, .inplace = inplace_, .autocast = autocast_, .prepared = prepare, .n_in = IN_##text,   \
+     .n_out = OUT_##text, .in = {in_}, .out = {out_}},
 #include "ops.def"
 #undef OP
 };

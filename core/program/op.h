@@ -35,6 +35,7 @@ typedef struct OperandInfo {
 typedef struct OpInfo {
     const char *name, *equation;
     int inplace; /* the index of the input whose storage output 0 may take over, or NEVER */
+    bool asks;   /* ... where the device can: not every way to compute the op reads an element before it writes it */
     Autocast autocast;
     bool prepared; /* the device keeps a state for it, and it may want workspace */
     int n_in, n_out; /* operands, with the optional ones */

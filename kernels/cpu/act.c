@@ -21,6 +21,15 @@ HOT void act_block(const ActAttr *f, float *y, const float *x, int64_t n) {
     }
 }
 
+HOT void act_slope_block(const ActAttr *f, float *slope, const float *s, int64_t n) {
+    switch (f->act) {
+#define X(name, text, saved) LOOP(name, slope[i] = act_slope(a, s[i]))
+        ACTS(X)
+#undef X
+    default: break;
+    }
+}
+
 HOT void act_dx_block(const ActAttr *f, float *dx, const float *dy, const float *s, int64_t n) {
     switch (f->act) {
 #define X(name, text, saved) LOOP(name, dx[i] = dy[i] * act_slope(a, s[i]))
@@ -127,6 +136,70 @@ int k_cpu_glu_dx(const KArgs *a, Err *e) {
     return OK;
 }
 
+/* ---- slopes as bits */
+
+enum { WORD = 32 /* bits */ };
+
+/* The two values of f', if it has no others. */
+static bool two_slopes(const ActAttr *f, float value[2]) {
+    value[0] = f->act == ACT_LEAKY ? f->slope : 0.0f;
+    value[1] = f->act == ACT_HARDSIGMOID ? 1.0f / 6.0f : 1.0f;
+    switch (f->act) {
+    case ACT_RELU: case ACT_LEAKY: case ACT_RELU6: case ACT_HARDTANH: case ACT_CLAMP: case ACT_HARDSIGMOID: return true;
+    default: return false;
+    }
+}
+
+bool act_has_bits(const ActAttr *f) {
+    float value[2];
+    return two_slopes(f, value);
+}
+
+/* Whole words, and what bits_slopes reads behind the last one */
+size_t act_bits_bytes(const View *s) { return (size_t)(s->count + WORD - 1) / WORD * sizeof(uint32_t) + sizeof(uint64_t); }
+
+/* Bit i of the words: is slope[i] that value? n: a multiple of WORD */
+HOT static void slopes_bits(const float *slope, float value, int64_t n, uint32_t *words) {
+    for (int64_t i = 0; i < n; i += WORD) {
+        uint32_t word = 0;
+#pragma omp simd reduction(| : word)
+        for (int k = 0; k < WORD; k++) word |= (uint32_t)(slope[i + k] == value) << k;
+        words[i / WORD] = word;
+    }
+}
+
+/* slope[n]: those whose bits begin with number `at`. n is rounded up to a multiple of WORD. */
+HOT static void bits_slopes(const char *bits, int64_t at, int64_t n, const float value[2], float *slope) {
+    const float no = value[0], yes = value[1];
+    for (int64_t i = 0; i < n; i += WORD) {
+        uint64_t two;
+        memcpy(&two, bits + (at + i) / 8, sizeof two);
+        const uint32_t word = (uint32_t)(two >> (at + i) % 8);
+#pragma omp simd
+        for (int k = 0; k < WORD; k++) slope[i + k] = word >> k & 1 ? yes : no;
+    }
+}
+
+HOT static void multiply(float *to, const float *a, const float *b, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) to[i] = a[i] * b[i];
+}
+
+void act_bits(const ActAttr *f, const View *s, void *bits) {
+    float value[2];
+    const bool two = two_slopes(f, value);
+    assert(two && (uintptr_t)bits % sizeof(uint32_t) == 0);
+    (void)two;
+#pragma omp parallel for schedule(static)
+    for (int64_t at = 0; at < s->count; at += BLOCK) {
+        float from[BLOCK], slope[BLOCK];
+        const int64_t n = min_i64(BLOCK, s->count - at), whole = (n + WORD - 1) / WORD * WORD;
+        act_slope_block(f, slope, block_load(s, at, n, from), n);
+        for (int64_t i = n; i < whole; i++) slope[i] = value[0];
+        slopes_bits(slope, value[1], whole, (uint32_t *)bits + at / WORD);
+    }
+}
+
 /* ---- after a product */
 
 /* A thread takes whole parts: each has at least PART elements, and there are at most PARTS. */
@@ -162,35 +235,41 @@ void sum_parts(const View *db, const float *parts, int64_t n) {
     }
 }
 
+/* What dx is made of: act_dx_sums's */
+typedef struct Slopes { const ActAttr *act; const View *dy, *s, *dx; const void *bits; float value[2]; } Slopes;
+
 /* From element `at` on, `rows` rows of `n` neighbouring channels: at most BLOCK elements. Where there is more than one
  * row, n is all channels. */
-static void dx_rows(const ActAttr *act, const View *dy, const View *s, const View *dx, int64_t at, int64_t rows,
-                    int64_t n, float *sums) {
-    float gradient[BLOCK], saved[BLOCK], to[BLOCK];
-    float *out = block_target(dx, at, to);
-    act_dx_block(act, out, block_load(dy, at, rows * n, gradient), block_load(s, at, rows * n, saved), rows * n);
+static void dx_rows(const Slopes *f, int64_t at, int64_t rows, int64_t n, float *sums) {
+    float gradient[BLOCK], saved[BLOCK], to[BLOCK], *out = block_target(f->dx, at, to);
+    const float *dy = block_load(f->dy, at, rows * n, gradient);
+    if (f->bits) {
+        bits_slopes(f->bits, at, rows * n, f->value, saved);
+        multiply(out, dy, saved, rows * n);
+    } else {
+        act_dx_block(f->act, out, dy, block_load(f->s, at, rows * n, saved), rows * n);
+    }
     if (sums) sum_rows(sums, out, rows, n);
-    block_store(dx, at, rows * n, out);
+    block_store(f->dx, at, rows * n, out);
 }
 
 /* Rows [begin, end) of C channels. A block is as many rows as fit, or a part of one row. */
-static void dx_part(const ActAttr *act, const View *dy, const View *s, const View *dx, int64_t begin, int64_t end,
-                    int64_t channels, float *sums) {
+static void dx_part(const Slopes *f, int64_t begin, int64_t end, int64_t channels, float *sums) {
     int64_t step = channels < BLOCK ? BLOCK / channels : 1;
     if (sums) memset(sums, 0, (size_t)channels * sizeof *sums);
     for (int64_t row = begin; row < end; row += step)
         for (int64_t c = 0; c < channels; c += BLOCK)
-            dx_rows(act, dy, s, dx, row * channels + c, min_i64(step, end - row), min_i64(BLOCK, channels - c),
-                    sums ? sums + c : NULL);
+            dx_rows(f, row * channels + c, min_i64(step, end - row), min_i64(BLOCK, channels - c), sums ? sums + c : NULL);
 }
 
-void act_dx_sums(const ActAttr *act, const View *dy, const View *s, const View *dx, const View *db, float *parts) {
+void act_dx_sums(const ActAttr *act, const View *dy, const View *s, const void *bits, const View *dx, const View *db, float *parts) {
+    Slopes f = {act, dy, s, dx, bits, {0}};
     int64_t channels = db->count ? db->count : 1, rows = dx->count / channels;
     int64_t each = part_rows(dx, channels), n = part_count(dx, channels);
     assert(dy->count == dx->count && s->count == dx->count && dx->count % channels == 0 && act->act < ACT_COUNT);
+    if (bits) two_slopes(act, f.value);
 #pragma omp parallel for schedule(static)
     for (int64_t k = 0; k < n; k++)
-        dx_part(act, dy, s, dx, k * each, min_i64((k + 1) * each, rows), channels,
-                db->count ? parts + k * channels : NULL);
+        dx_part(&f, k * each, min_i64((k + 1) * each, rows), channels, db->count ? parts + k * channels : NULL);
     if (db->count) sum_parts(db, parts, n);
 }

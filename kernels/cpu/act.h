@@ -5,13 +5,21 @@
 
 #include "program/kernel.h"
 
-/* y[n] = f(x[n]); y may be x. dx[n] = dy[n] f'(s[n]); dx may be dy. */
+/* y[n] = f(x[n]); y may be x. slope[n] = f'(s[n]); slope may be s. dx[n] = dy[n] f'(s[n]); dx may be dy, or s. */
 void act_block(const ActAttr *f, float *y, const float *x, int64_t n);
+void act_slope_block(const ActAttr *f, float *slope, const float *s, int64_t n);
 void act_dx_block(const ActAttr *f, float *dx, const float *dy, const float *s, int64_t n);
 
-/* dx = dy f'(s), and db (C) = the sum of dx (..., C), before dx is rounded to its type; db may be absent. dy may be dx.
- * `parts` has act_dx_parts bytes. The number of threads changes no bit. */
-void act_dx_sums(const ActAttr *act, const View *dy, const View *s, const View *dx, const View *db, float *parts);
+/* Has f' two values only? Then act_bits keeps in act_bits_bytes which of them each element of s has: 1 bit for each, and
+ * s may be overwritten. */
+bool act_has_bits(const ActAttr *f);
+size_t act_bits_bytes(const View *s);
+void act_bits(const ActAttr *f, const View *s, void *bits);
+
+/* dx = dy f'(s), and db (C) = the sum of dx (..., C), before dx is rounded to its type; db may be absent. dy may be dx, or
+ * s may be. bits: of s, which is not read then; or NULL. `parts` has act_dx_parts bytes. The number of threads changes no
+ * bit of the results. */
+void act_dx_sums(const ActAttr *act, const View *dy, const View *s, const void *bits, const View *dx, const View *db, float *parts);
 size_t act_dx_parts(const View *dx, const View *db);
 
 /* sums[c] += x[row][c], row by row */

@@ -45,7 +45,8 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
 }
 
 /* Our own ways beside oneDNN's; they keep no state. The first one that can do the op and is worth it is taken. Asked
- * again with its own workspace as the limit, way_of finds the same one. */
+ * again with its own workspace as the limit, way_of finds the same one. Each reads an element of s before it writes that
+ * element of dx. */
 typedef struct Way { bool (*prepare)(const KArgs *, size_t limit, size_t *bytes); KernelRun *run; } Way;
 static const Way ways[] = {{depthwise_prepare, depthwise_run}, {direct_conv_prepare, direct_conv_run},
                            {winograd_prepare, winograd_run}};
@@ -172,6 +173,11 @@ static int run(const KArgs *args, Err *e) {
     size_t bytes;
     const Way *way = args->state ? NULL : way_of(args, args->workspace_bytes, &bytes);
     return way ? way->run(args, e) : prim_run(args, e);
+}
+
+bool k_cpu_conv2d_dx_overwrites(const KArgs *args, size_t *more) {
+    *more = 0;
+    return !args->state || prim_overwrites(args, more);
 }
 
 int k_cpu_conv2d(const KArgs *args, Err *e) { return run(args, e); }

@@ -31,5 +31,7 @@ typedef struct CpuDevice {
 #undef OP
 #undef PROTOTYPE_PREPARED
 #undef PROTOTYPE_PLAIN
+/* and of the ops that ops.def says to ASK about */
+KernelOverwrites k_cpu_conv2d_dx_overwrites, k_cpu_linear_dx_overwrites;
 
 #endif

@@ -38,6 +38,12 @@ static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state,
     return op_cache_get(&cpu->prepared, cpu->kernels->prepare[args->kind], &bound, limit, state, workspace, e);
 }
 
+static bool cpu_overwrites(Device *d, const KArgs *args, size_t *more) {
+    KernelOverwrites *const asked = ((CpuDevice *)d)->kernels->overwrites[args->kind];
+    assert(asked && op_info(args->kind)->asks);
+    return asked(args, more);
+}
+
 /* An op that exchanges follows those under way, since ranks must exchange in one order, and by one thread at a time. */
 static int cpu_exchange(CpuDevice *cpu, const KArgs *args, Err *e) {
     KernelRun *const *run = cpu->kernels->run;
@@ -209,7 +215,7 @@ static const DeviceTable table = {
     .free = cpu_free, .upload = cpu_copy, .download = cpu_copy, .sync = cpu_sync,
     .host_alloc = cpu_host_alloc, .host_free = cpu_host_free, .send = cpu_send, .sent = cpu_sent,
     .send_beside = cpu_send, .take = cpu_copy, .fetch = cpu_copy, .mark = cpu_mark, .between = cpu_between, .mark_free = cpu_mark_free,
-    .prepare = cpu_prepare, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
+    .prepare = cpu_prepare, .overwrites = cpu_overwrites, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
     .stream = cpu_measure_stream,
 };
 

@@ -15,6 +15,7 @@ static inline bool isa_has(dnnl_cpu_isa_t needed) { return (dnnl_get_effective_c
 typedef struct CpuKernels {
     KernelRun *const *run;          /* by OpKind */
     KernelPrepare *const *prepare;
+    KernelOverwrites *const *overwrites;    /* NULL where ops.def does not ask */
     KernelRelease *release;         /* of what prepare made */
     bool (*computes)(dnnl_engine_t, DType); /* prim_computes (onednn.h) */
 } CpuKernels;

@@ -17,6 +17,10 @@ static KernelPrepare *const prepares[] = {
 #undef OP
 };
 
+static KernelOverwrites *const overwrites[OP_KIND_COUNT] = {
+    [OP_conv2d_dx] = k_cpu_conv2d_dx_overwrites, [OP_linear_dx] = k_cpu_linear_dx_overwrites,
+};
+
 #define TABLE_OF(isa) cpu_kernels_##isa
 #define TABLE(isa) TABLE_OF(isa)
-const CpuKernels TABLE(ISA) = {runs, prepares, kernel_state_release, prim_computes};
+const CpuKernels TABLE(ISA) = {runs, prepares, overwrites, kernel_state_release, prim_computes};

@@ -50,6 +50,11 @@ int k_cpu_linear_dw_prepare(const KArgs *args, size_t limit, void **state, size_
     return prepare(args, PASS_WEIGHTS, limit, state, workspace, e);
 }
 
+bool k_cpu_linear_dx_overwrites(const KArgs *args, size_t *more) {
+    *more = 0;
+    return !args->state || prim_overwrites(args, more);
+}
+
 int k_cpu_linear(const KArgs *args, Err *e) {
     return small_n_fits(&args->linear.w) ? small_n_forward(args, e) : prim_run(args, e);
 }

@@ -285,6 +285,24 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
     return OK;
 }
 
+/* ---- dx in the storage of s */
+
+/* Does the primitive write its product where dx lies? */
+static bool writes_result(const Prim *p) { return p->operand[SLOT_X].plain_at == NOWHERE; }
+
+bool prim_overwrites(const KArgs *args, size_t *more) {
+    const Prim *p = args->state;
+    assert(p->pass == PASS_DATA && p->act_after.act);
+    *more = writes_result(p) ? act_bits_bytes(&args->in[2]) : 0;
+    return !writes_result(p) || act_has_bits(&p->act_after);
+}
+
+/* Where the slopes are kept as bits while the product lies in the storage of s; NULL: s can be read after the product. */
+static void *bits_of(const Prim *p, const KArgs *args) {
+    const bool over = p->pass == PASS_DATA && p->act_after.act && writes_result(p) && args->in[2].data == args->out[0].data;
+    return over ? (char *)args->workspace + p->workspace : NULL;
+}
+
 /* ---- running it */
 
 static int operand_open(Operand *o, dnnl_engine_t engine, Err *e) {
@@ -336,7 +354,7 @@ static int activate(const Prim *p, const KArgs *args, Err *e) {
     }
     if (p->pass == PASS_FORWARD) return k_cpu_act(&act, e);
     void *parts = (char *)args->workspace + p->parts_at;
-    act_dx_sums(&attr.act, &act.in[0], &args->in[2], &args->out[0], &args->out[1], parts);
+    act_dx_sums(&attr.act, &act.in[0], &args->in[2], bits_of(p, args), &args->out[0], &args->out[1], parts);
     return OK;
 }
 
@@ -380,6 +398,7 @@ static dnnl_status_t prim_execute(Prim *p, const KArgs *args) {
         if (!status) status = operand_enter(&p->operand[k], args, stream);
         list[n++] = (dnnl_exec_arg_t){p->operand[k].slot->arg, p->operand[k].inner_memory};
     }
+    if (!status && bits_of(p, args)) act_bits(&p->act_after, &args->in[2], bits_of(p, args));
     if (!status) status = dnnl_primitive_execute(p->primitive, stream, n, list);
     if (!status) status = dnnl_stream_wait(stream);
     if (!status && p->act_after.act && activate(p, args, NULL)) return dnnl_runtime_error;
@@ -392,9 +411,9 @@ static dnnl_status_t prim_execute(Prim *p, const KArgs *args) {
 int prim_run(const KArgs *args, Err *e) {
     Prim *p = args->state;
     if (!p) return err_set(e, ERR_INTERNAL, "run without a prepared state");
-    if (args->workspace_bytes < p->workspace)
-        return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", p->workspace,
-                       args->workspace_bytes);
+    const size_t needed = p->workspace + (bits_of(p, args) ? act_bits_bytes(&args->in[2]) : 0);
+    if (args->workspace_bytes < needed)
+        return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", needed, args->workspace_bytes);
     if (!p->scratch) {
         int code = prim_open(p, e);
         if (code) return code;

@@ -2,7 +2,8 @@
  * gradients) and the same three passes. conv2d.c and linear.c say what differs; copies, formats, scratch and execution
  * are here.
  *
- *   workspace = [copies of operands in fp32 | partial sums of db | scratchpad | copies in the primitive's format]
+ *   workspace = [copies of operands in fp32 | partial sums of db | scratchpad | copies in the primitive's format |
+ *                slopes as bits, where dx lies in the storage of s]
  *
  *   program's operand --convert--> fp32, same order --reorder--> what the primitive wants
  *
@@ -36,6 +37,10 @@ dnnl_memory_desc_t prim_md(const View *v, int ndims, const int64_t *dim, const i
 int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e);
 /* Does oneDNN have more than reference loops for products of this type? */
 bool prim_computes(dnnl_engine_t engine, DType t);
+
+/* Of a prepared dx: may it lie where s does? A product that is made in a copy leaves s as it is until its slope is applied.
+ * Of any other the slopes must be kept as bits, for which it needs *more bytes of workspace. */
+bool prim_overwrites(const KArgs *args, size_t *more);
 
 int prim_run(const KArgs *args, Err *e);
 

@@ -145,10 +145,10 @@ size_t small_n_dx_workspace(const KArgs *args) {
 INLINE void dx_leave(const KArgs *args, int64_t at, int64_t n, float *to, float *sums) {
     const ActAttr *act = &args->attr->linear.fused;
     const View *s = &args->linear_dx.s, *dx = &args->linear_dx.dx;
-    float saved[TILE];
-    if (act->act) act_dx_block(act, to, to, tile_get(s->dtype, s->data, at, n, saved), n);
-    if (sums) sum_rows(sums, to, 1, n);
-    tile_put(dx->dtype, dx->data, at, n, to);
+    float saved[TILE], *out = act->act ? tile_place(dx->dtype, dx->data, at, n, to) : to;
+    if (act->act) act_dx_block(act, out, to, tile_get(s->dtype, s->data, at, n, saved), n);
+    if (sums) sum_rows(sums, out, 1, n);
+    tile_put(dx->dtype, dx->data, at, n, out);
 }
 
 /* dx of rows [row, row + rows), TILE columns from `col` on. sums: of these columns, for db; NULL: there is no db */
@@ -156,6 +156,7 @@ FUSED static void dx_block(const KArgs *args, int64_t row, int64_t rows, int64_t
     const View *dy = &args->linear_dx.dy, *w = &args->linear_dx.w, *dx = &args->linear_dx.dx;
     int outputs = (int)w->shape.dim[0];
     int64_t inputs = w->shape.dim[1], n = min_i64(TILE, inputs - col);
+    const bool act = args->attr->linear.fused.act;
     float wide[OUTPUTS][TILE], even[TILE], odd[TILE], d[2][OUTPUTS + STEP];
     const float *tile[OUTPUTS];
     for (int o = 0; o < outputs; o++) tile[o] = tile_get(w->dtype, w->data, o * inputs + col, n, wide[o]);
@@ -164,8 +165,9 @@ FUSED static void dx_block(const KArgs *args, int64_t row, int64_t rows, int64_t
         tile_read(dy->dtype, dy->data, r * outputs, outputs, d[0]);
         if (pair) tile_read(dy->dtype, dy->data, (r + 1) * outputs, outputs, d[1]);
         else memset(d[1], 0, sizeof d[1]);
-        float *to0 = tile_place(dx->dtype, dx->data, r * inputs + col, n, even);
-        float *to1 = pair ? tile_place(dx->dtype, dx->data, (r + 1) * inputs + col, n, odd) : odd;
+        /* with an activation dx may lie where s does, so products stay in the buffers until s has been read */
+        float *to0 = act ? even : tile_place(dx->dtype, dx->data, r * inputs + col, n, even);
+        float *to1 = act || !pair ? odd : tile_place(dx->dtype, dx->data, (r + 1) * inputs + col, n, odd);
         for (int64_t i = 0; i < n; i += STEP) {
             V a0 = {0}, a1 = {0}, b0 = {0}, b1 = {0};
             for (int o = 0; o < outputs; o++) {

@@ -110,47 +110,58 @@ static bool plan_of(const KArgs *args, const Conv *c, size_t limit, Plan *p, siz
 /* first, channels: a group of outputs */
 typedef struct Run { const KArgs *args; Conv c; Plan p; Space s; int64_t first, channels; } Run;
 
-/* Applies the activation, or its gradient, to `pixels` neighbouring pixels and adds them to the sums of db. */
-static void activate_pixels(const Run *r, int64_t pixel, int64_t pixels, float *sums) {
-    const ActAttr *act = &r->args->attr->conv.fused;
-    int64_t all = r->c.y.c, step = r->channels == all ? pixels : 1;
-    for (int64_t k = 0; k < pixels; k += step) {
-        int64_t at = (pixel + k) * all + r->first;
-        float *y = r->c.y.at + at;
-        if (r->args->kind == OP_conv2d) act_block(act, y, y, step * r->channels);
-        else if (act->act)
-            act_dx_block(act, y, y, (const float *)r->args->conv2d_dx.s.data + at, step * r->channels);
-        if (sums) sum_rows(sums, y, step, r->channels);
-    }
+/* What is done to the group's channels of neighbouring pixels, from element `at` on */
+typedef void PixelsFn(const Run *r, int64_t at, int64_t pixels, float *sums);
+
+/* Before dx is made: the slopes lie in its place, which may be that of s, and the products are multiplied onto them. */
+static void slope_pixels(const Run *r, int64_t at, int64_t pixels, float *sums) {
+    (void)sums;
+    act_slope_block(&r->args->attr->conv.fused, r->c.y.at + at, (const float *)r->args->conv2d_dx.s.data + at,
+                    pixels * r->channels);
 }
 
-/* The same for all pixels of some tiles. */
-static void activate_tiles(const Run *r, const Tiles *t, float *sums) {
+/* When y or dx is made: applies y's activation, and adds dx to the sums of db. */
+static void finish_pixels(const Run *r, int64_t at, int64_t pixels, float *sums) {
+    float *y = r->c.y.at + at;
+    if (r->args->kind == OP_conv2d) act_block(&r->args->attr->conv.fused, y, y, pixels * r->channels);
+    if (sums) sum_rows(sums, y, pixels, r->channels);
+}
+
+/* Elements are neighbours where the group has all channels. */
+static void each_pixel(const Run *r, int64_t pixel, int64_t pixels, PixelsFn *fn, float *sums) {
+    int64_t all = r->c.y.c, step = r->channels == all ? pixels : 1;
+    for (int64_t k = 0; k < pixels; k += step) fn(r, (pixel + k) * all + r->first, step, sums);
+}
+
+/* All pixels of some tiles. */
+static void each_tile(const Run *r, const Tiles *t, PixelsFn *fn, float *sums) {
     const Image *y = &r->c.y;
     for (int64_t k = 0, n; k < t->n; k += n) {
         int64_t tile = t->first + k, j = tile % t->wide, row = tile / t->wide, i = row % t->high;
         n = min_i64(t->n - k, t->wide - j);
         int64_t pixels = min_i64(2 * (j + n), y->w) - 2 * j;
         int64_t pixel = (row / t->high * y->h + 2 * i) * y->w + 2 * j;
-        activate_pixels(r, pixel, pixels, sums);
-        if (2 * i + 1 < y->h) activate_pixels(r, pixel + y->w, pixels, sums);
+        each_pixel(r, pixel, pixels, fn, sums);
+        if (2 * i + 1 < y->h) each_pixel(r, pixel + y->w, pixels, fn, sums);
     }
 }
 
 static void run_block(const Run *r, const Tiles *t, float *v, float *m, float *sums) {
     const Conv *c = &r->c;
     const View *b = &r->args->conv2d.b;
-    const float *bias = r->args->kind == OP_conv2d && b->count ? b->data : NULL;
+    const bool forward = r->args->kind == OP_conv2d, act = r->args->attr->conv.fused.act;
+    const float *bias = forward && b->count ? b->data : NULL;
     int64_t block = r->p.block, inputs = c->x.c;
     tiles_patches(&c->x, t, 0, inputs, v, block);
+    if (!forward && act) each_tile(r, t, slope_pixels, NULL);
     for (int64_t o = 0; o < r->channels; o += PANEL) {
         const float *u = r->s.u + o / PANEL * point_floats(inputs, PANEL);
         for (int p = 0; p < POINTS; p++)
             tiles_product(v + p * point_stride(block, inputs), block, t->n, inputs, u + p * point_stride(inputs, PANEL),
                           m + p * point_stride(block, PANEL));
-        tiles_outputs(&c->y, t, r->first + o, bias ? bias + r->first + o : NULL, m, block);
+        tiles_outputs(&c->y, t, r->first + o, bias ? bias + r->first + o : NULL, !forward && act, m, block);
     }
-    if (r->args->attr->conv.fused.act || sums) activate_tiles(r, t, sums);
+    if ((forward && act) || sums) each_tile(r, t, finish_pixels, sums);
 }
 
 static void run_strip(const Run *r, int64_t strip) {

@@ -127,7 +127,18 @@ FUSED void tiles_gradients(const Image *dy, const Tiles *t, int64_t first, int64
     }
 }
 
-FUSED void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const float *b, const float *m, int64_t rows) {
+/* Pixels of a tile, inside the image, are LANES channels of d, or are multiplied by them. */
+INLINE void window_store(float *to, const Window *w, int64_t c, bool multiply, const V *d) {
+    for (int i = 0; i < w->y1; i++)
+        for (int j = 0; j < w->x1; j++) {
+            float *at = to + w->at + i * w->row + j * w->pixel + c;
+            V v = d[2 * i + j];
+            if (multiply) v *= load(at);
+            store(at, v);
+        }
+}
+
+FUSED void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const float *b, bool multiply, const float *m, int64_t rows) {
     assert(t->n <= rows && first + PANEL <= y->c);
     Place p = place_first(t);
     for (int64_t r = 0; r < t->n; r++, place_next(t, &p)) {
@@ -137,8 +148,8 @@ FUSED void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const fl
             points_load(m + r * PANEL + c, point_stride(rows, PANEL), v);
             for (int j = 0; j < 4; j++) tile_join(v + j, 4, half + j, 4);
             for (int i = 0; i < 2; i++) tile_join(half + 4 * i, 1, d + 2 * i, 1);
-            for (int i = 0; i < w.y1; i++)
-                for (int j = 0; j < w.x1; j++) store(y->at + w.at + i * w.row + j * w.pixel + c, d[2 * i + j] + add);
+            for (int i = 0; i < 4; i++) d[i] += add;
+            window_store(y->at, &w, c, multiply, d);
         }
     }
 }

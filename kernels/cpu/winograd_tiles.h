@@ -36,8 +36,8 @@ void tiles_patches(const Image *x, const Tiles *t, int64_t first, int64_t channe
 /* e (rows, channels) of dy in the same way; adds the pixels to sums[channels] unless it is NULL */
 void tiles_gradients(const Image *dy, const Tiles *t, int64_t first, int64_t channels, float *e, int64_t rows,
                      float *sums);
-/* m (tiles, 32) -> channels [first, first + 32) of y, b[32] added unless it is NULL */
-void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const float *b, const float *m, int64_t rows);
+/* m (tiles, 32) -> channels [first, first + 32) of y, b[32] added unless it is NULL; multiply: times what is there */
+void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const float *b, bool multiply, const float *m, int64_t rows);
 
 /* Weights as (output, input, tap), with strides in elements; a tap stride below 0: rotated by 180 degrees */
 typedef struct Filters { float *at; int64_t output, input, tap; } Filters;

@@ -133,6 +133,17 @@ static int slot_new(Lockstep *l, int buf, size_t bytes, Err *e) {
     return l->n_slots++;
 }
 
+/* Must output 0 have a slot of its own, though the CPU has it where an input lies? */
+static bool stands_apart(const Lockstep *l) {
+    const DeviceTable *d = l->device->table;
+    const Op *op = &l->p->ops[l->at];
+    const OpInfo *info = op_info(op->kind);
+    size_t more = 0;
+    if (!info->asks || op->in[info->inplace] == NO_BUF) return false;
+    if (program_root(l->p, op->in[info->inplace]) != program_root(l->p, op->out[0])) return false;
+    return !d->overwrites || !d->overwrites(l->device, &l->args, &more) || more;
+}
+
 /* Copies the CPU's storage to the slots; outputs that are not read become junk. */
 static int slots_open(Lockstep *l, size_t workspace, Err *e) {
     const Program *p = l->p;
@@ -143,7 +154,7 @@ static int slots_open(Lockstep *l, size_t workspace, Err *e) {
         bool read = k < OP_IN || (k < OPERANDS && op_info(op->kind)->out[k - OP_IN].updated);
         l->of[k] = -1;
         if (k == WORKSPACE ? workspace == 0 : buf == NO_BUF) continue;
-        if (k < OPERANDS) buf = program_root(p, buf);
+        if (k < OPERANDS && !(k == OP_IN && stands_apart(l))) buf = program_root(p, buf);
         l->of[k] = slot_new(l, buf, k < OPERANDS ? p->bufs[buf].bytes : workspace, e);
         if (l->of[k] < 0) return e->code;
         if (read) memcpy(l->slot[l->of[k]].before + GUARD, l->storage[buf], p->bufs[buf].bytes);

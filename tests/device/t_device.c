@@ -190,6 +190,11 @@ static int faulty_sync(Device *d, Err *e) {
     return cpu->table->sync(cpu, e);
 }
 
+static bool faulty_overwrites(Device *d, const KArgs *args, size_t *more) {
+    (void)d;
+    return cpu->table->overwrites(cpu, args, more);
+}
+
 static void test_faults(void) {
     static const char *const told[FAULTS] = {"", ": found", "bytes around operand", "input", "the second time",
                                              "the device is gone"};
@@ -198,6 +203,7 @@ static void test_faults(void) {
         Faulty f = {.base = {.table = &table}, .fault = (Fault)fault};
         table.run = faulty_run;
         table.prepare = faulty_prepare;
+        table.overwrites = faulty_overwrites;
         table.trim = faulty_trim;
         table.sync = faulty_sync;
         Lockstep l = check(&f.base, &nets[0], 1, PREC_AMP_BF16, 0);

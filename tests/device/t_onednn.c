@@ -167,6 +167,63 @@ static bool run_again(KArgs *args, Operand *t, const int *at) {
     return true;
 }
 
+/* The op with dx in the storage of s, which must give the bits that are in the copies; all else stays. Threads change
+ * nothing. */
+static bool run_over(KArgs *args, Operand *t) {
+    Err e;
+    bool same = true;
+    for (int round = 0; round < 3; round++) {
+        memcpy(t[S].view.data, t[S].copy, t[S].bytes);
+        if (t[B].block) memset(t[B].view.data, 0xFF, t[B].bytes);
+        args->out[0].data = t[S].view.data;
+        if (!args->state) omp_set_num_threads(1 + round);
+        int code = device->table->run(device, args, &e);
+        omp_set_num_threads(threads);
+        if (code) return ok(0, "run: %s", e.text);
+        same &= !memcmp(t[S].view.data, t[X].copy, t[X].bytes) && (!t[B].block || !memcmp(t[B].view.data, t[B].copy, t[B].bytes));
+        same &= !memcmp(t[W].view.data, t[W].copy, t[W].bytes) && !memcmp(t[Y].view.data, t[Y].copy, t[Y].bytes);
+    }
+    args->out[0].data = t[X].view.data;
+    return same && guards_whole(t[S].block, t[S].bytes);
+}
+
+/* Is f' one of two numbers, so that a bit can say which? */
+static bool has_two_slopes(ActFn f) {
+    return f == ACT_RELU || f == ACT_LEAKY || f == ACT_RELU6 || f == ACT_HARDTANH || f == ACT_CLAMP || f == ACT_HARDSIGMOID;
+}
+
+/* Who has overwritten s in which type: own loops, oneDNN through a copy in fp32, oneDNN beside bits. */
+enum { BY_OWN, BY_COPY, BY_BITS, WAYS };
+static int met_over[DT_COUNT][WAYS];
+
+/* Own loops can always write over s, products that are made in fp32 copies can, too, and those that oneDNN writes into dx
+ * itself where the slopes can be kept as bits. */
+static void check_over(const char *name, const KArgs *as, ActFn act, Operand *t) {
+    KArgs args = *as;
+    size_t more;
+    const bool can = device->table->overwrites(device, &args, &more);
+    const DType type = t[X].view.dtype;
+    const int way = !args.state ? BY_OWN : more ? BY_BITS : BY_COPY;
+    ok(can || !has_two_slopes(act), "%s: may overwrite", name);
+    if (!args.state || type == DT_F16) ok(can && !more, "%s: without more workspace", name);
+    else if (type == DT_F32) ok(can == has_two_slopes(act) && more, "%s: only beside bits", name);
+    if (!can) return;
+    ok(more < align_up(t[X].bytes, LINE) || align_up(more, LINE) == LINE, "%s: %zu bytes more, less than dx has", name, more);
+    met_over[type][way]++;
+    args.workspace_bytes += more;
+    unsigned char *workspace = guarded(args.workspace_bytes);
+    args.workspace = workspace + GUARD;
+    ok(run_over(&args, t) && guards_whole(workspace, args.workspace_bytes), "%s: over s, the same bits", name);
+    if (more) {
+        Err e = {0, ""};
+        args.workspace_bytes--;
+        args.out[0].data = t[S].view.data;
+        ok(device->table->run(device, &args, &e) == ERR_INTERNAL, "%s: not with less", name);
+    }
+    memcpy(t[S].view.data, t[S].copy, t[S].bytes);
+    free(workspace);
+}
+
 /* terms: of the sums in y, dx, dw, dx; t[k].block NULL: absent; *own: must the op not be oneDNN's? NULL: it may be */
 static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr, size_t limit, Operand *t,
                        const int64_t *terms, ActFn act, double slope, const bool *own) {
@@ -192,6 +249,7 @@ static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr
     unsigned char *workspace = guarded(args.workspace_bytes);
     args.workspace = workspace + GUARD;
     ok(run_again(&args, t, at), "%s: the same bits again, inputs untouched", name);
+    if (pass == DX_ACT) check_over(name, &args, (kind == OP_conv2d_dx ? attr->conv.fused : attr->linear.fused).act, t);
     bool whole = guards_whole(workspace, args.workspace_bytes), near = true;
     for (int k = 0; k < OPERANDS; k++) {
         if (at[k] < 0 || !t[k].block) continue;
@@ -567,6 +625,9 @@ int main(void) {
         }
         device->table->trim(device, true);
     }
+    const bool narrow = has_isa(dnnl_cpu_isa_avx512_core_bf16);
+    ok(met_over[DT_F32][BY_OWN] && met_over[DT_BF16][BY_OWN] && met_over[DT_F16][BY_OWN] && met_over[DT_F16][BY_COPY] &&
+       met_over[DT_F32][BY_BITS] && (!narrow || met_over[DT_BF16][BY_BITS]), "dx has overwritten s in every way");
     device->table->close(device);
     return tap_done();
 }

@@ -84,8 +84,9 @@ for _, one in ipairs(cells "optimizers") do
 end
 
 -- ---- what the article's techniques do to the predicted peak
--- in-place: the products save it by themselves; a checkpoint of each convolution keeps what it keeps without one; fp16 is
--- emulated on CPUs, by copies; smaller kernels leave larger images
+-- in-place: the products save it by themselves; a checkpoint of each convolution keeps what it keeps without one, and at its
+-- border a product does not take over the activation's gradient, nor its place; fp16 is emulated on CPUs, by copies; smaller
+-- kernels leave larger images
 local SAVES_NOTHING = {["in-place"] = true, ["checkpoint of both convolutions, as listed"] = true,
   ["fp16 and GradScaler, as listed"] = true, ["float16 throughout"] = true, ["kernels of 1 x 1"] = true}
 local peak = {}
@@ -96,12 +97,8 @@ for name, bytes in pairs(peak) do
   end
 end
 tap.is(peak["in-place"], peak[baseline.name], "in-place saves nothing")
-tap.is(peak["checkpoint of both convolutions, as listed"], peak[baseline.name], "nor does a checkpoint of each convolution")
+tap.ok(peak["checkpoint of both convolutions, as listed"] > peak[baseline.name], "a checkpoint of each convolution costs")
 tap.ok(peak["kernels of 1 x 1"] > peak[baseline.name], "smaller kernels need more")
-
-for _, name in ipairs{"in-place", "checkpoint of both convolutions, as listed"} do
-  tap.is(peak[name], peak[baseline.name], name .. " saves nothing")
-end
 
 -- ---- the same techniques as PyTorch ran them (experiments/peers/article_cpu.py)
 local trained, known = {}, {}
