@@ -33,6 +33,6 @@ nodes() { # network, nodes in fp32, in amp_bf16
 
 nodes "the article's" 14 20
 nodes "with batch normalisation" 19 23
-nodes "GPT of two blocks" 76 93
+nodes "GPT of two blocks" 74 91
 nodes LSTM 26 30
 finish
