@@ -227,18 +227,18 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) key_kernel(const 
                 L::columns(tiles, t, p, t.q, t.dy, tile);
                 L::template products<0>(s, tiles, t, p, t.k, p.begin, t.q, tile);
                 L::template products<1>(dp, tiles, t, p, t.v, p.begin, t.dy, tile);
-                UNROLLED(L::COLUMNS)
-                for (int j = 0; j < L::COLUMNS; j++) {
-                    const int64_t step = tile + L::column(j);
-                    const Query q = queries[turn][L::column(j)];
-                    UNROLLED(L::ROWS / L::SAME_ROWS)
-                    for (int i = 0; i < L::ROWS; i += L::SAME_ROWS) {
-                        const int64_t u = p.begin + L::row(i);
-                        float keep[L::SAME_ROWS];
-                        kept<L::SAME_ROWS>(t, p, step, u, keep);
-                        UNROLLED(L::SAME_ROWS)
-                        for (int k = 0; k < L::SAME_ROWS; k++)
-                            dp[i + k][j] = slope(t, p, q, step, u + k, s[i + k][j], dp[i + k][j], keep[k], &s[i + k][j]);
+                UNROLLED(L::COLUMNS / L::GROUP)
+                for (int j = 0; j < L::COLUMNS; j += L::GROUP) {
+                    float keep[L::ROWS][L::GROUP];
+                    L::kept_keys(t, p, tile, j, keep);
+                    UNROLLED(L::GROUP)
+                    for (int c = 0; c < L::GROUP; c++) {
+                        const int64_t step = tile + L::column(j + c);
+                        const Query q = queries[turn][L::column(j + c)];
+                        UNROLLED(L::ROWS)
+                        for (int i = 0; i < L::ROWS; i++)
+                            dp[i][j + c] = slope(t, p, q, step, p.begin + L::row(i), s[i][j + c], dp[i][j + c], keep[i][c],
+                                                 &s[i][j + c]);
                     }
                 }
                 L::template gather<1>(dv, tiles, dp, t, p, t.dy, tile, first);

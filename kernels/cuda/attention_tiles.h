@@ -113,9 +113,10 @@ template <int N> static __device__ inline void kept(const Attention &t, const Pl
  *                  column's step, in y of the product of that number
  *        scatter   the features from `first` on of the tile's rows become acc
  *        part      PIECE features of a step, from d on; zeros after the last one, or for a step that there is not
+ *        kept_keys keep[i][c]: where rows are keys and columns queries, dropout's factor of row(i) and column(j + c), c < GROUP
  *
- *      Tiles<N>: of a kernel with N products. SAME, SAME_ROWS: consecutive columns, and rows, of a thread that begin with a
- *      multiple of their number. Neighbouring lanes share rows. */
+ *      Tiles<N>: of a kernel with N products. SAME: consecutive columns of a thread that begin with a multiple of their
+ *      number. Neighbouring lanes share rows. */
 
 /* Features d to d + 3 of a step as they lie; zeros after the last feature or step */
 static __device__ inline Piece<4> four_load(const Attention &t, const Steps &x, const Place &p, int64_t step, int64_t d) {
@@ -135,7 +136,7 @@ static __device__ inline Piece<4> four_load(const Attention &t, const Steps &x, 
 
 /* Two tiles at a time: each product loads its own. */
 struct Plain {
-    enum { ROWS = 8, COLUMNS = 4, NEIGHBOURS = TILE / COLUMNS, PIECE = 4, SAME = 4, SAME_ROWS = 4 };
+    enum { ROWS = 8, COLUMNS = 4, NEIGHBOURS = TILE / COLUMNS, PIECE = 4, SAME = 4, GROUP = 1 };
     typedef float4 (*Tile)[QUADS];
     template <int N> struct Tiles { float4 a[TILE][QUADS], b[TILE][QUADS]; };
 
@@ -144,6 +145,15 @@ struct Plain {
 
     static __device__ inline void part(const Attention &t, const Steps &x, const Place &p, int64_t step, int64_t d, float *v) {
         piece_unpack(x.at.type, four_load(t, x, p, step, d), v);
+    }
+
+    static __device__ inline void kept_keys(const Attention &t, const Place &p, int64_t query, int j, float (*keep)[GROUP]) {
+        UNROLLED(ROWS / 4)
+        for (int i = 0; i < ROWS; i += 4) {
+            float four[4];
+            kept<4>(t, p, query + column(j), p.begin + row(i), four);
+            for (int k = 0; k < 4; k++) keep[i + k][0] = four[k];
+        }
     }
 
     /* TILE features from `first` on of TILE steps from `begin` on: tile[step][feature]; TRANSPOSED: tile[feature][step],
@@ -236,7 +246,7 @@ struct Plain {
  * are no wider than a tile, each tile is loaded once: rows by `rows`, columns by `columns`, which gather reads, too. Wider heads
  * are multiplied a tile of features at a time, in the first of the tiles. */
 template <DType T> struct Cores {
-    enum { ROWS = 2, COLUMNS = 16, NEIGHBOURS = 4, PAIRS = TILE / 16, PIECE = 8, SAME = 2, SAME_ROWS = 1 };
+    enum { ROWS = 2, COLUMNS = 16, NEIGHBOURS = 4, PAIRS = TILE / 16, PIECE = 8, SAME = 2, GROUP = 4 };
     typedef uint32_t (*Tile)[WORDS];
     template <int N> struct Tiles { alignas(16) uint32_t row[N][TILE][WORDS], column[2][TILE][WORDS]; };
 
@@ -253,6 +263,28 @@ template <DType T> struct Cores {
     }
     static __device__ inline void part(const Attention &t, const Steps &x, const Place &p, int64_t step, int64_t d, float *v) {
         piece_unpack(T, eight_load(t, x, p, step, d), v);
+    }
+
+    /* A block of four draws is for keys that four lanes have, each of which needs one of them for each of four queries. So each
+     * lane draws for one query, and then they exchange: a matrix of 4 by 4, whose rows are lanes, is transposed. */
+    static __device__ inline void kept_keys(const Attention &t, const Place &p, int64_t query, int j, float (*keep)[GROUP]) {
+        const int own = lane() / 4 % 4;
+        UNROLLED(ROWS)
+        for (int i = 0; i < ROWS; i++) {
+            kept<4>(t, p, query + column(j + own), p.begin + row(i) - own, keep[i]);
+            if (!t.calls) continue;
+            UNROLLED(2)
+            for (int bit = 1; bit < 4; bit *= 2) {
+                UNROLLED(2)
+                for (int n = 0; n < 2; n++) {
+                    const int low = bit == 1 ? 2 * n : n, high = low + bit;
+                    const float sent = own & bit ? keep[i][low] : keep[i][high];
+                    const float came = __shfl_xor_sync(0xffffffffu, sent, 4 * bit);
+                    if (own & bit) keep[i][low] = came;
+                    else keep[i][high] = came;
+                }
+            }
+        }
     }
 
     /* A thread's share of a tile: TILE features from `first` on of TILE steps from `begin` on */
