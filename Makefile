@@ -40,6 +40,9 @@ ISAS    = $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),v4 v3) base
 ISA_v4  = -march=x86-64-v4
 ISA_v3  = -march=x86-64-v3
 ISA_base = -O2 -ftree-vectorize
+# The compiler's own, since it may compile for another machine
+TARGET_LD      := $(shell $(CC) -print-prog-name=ld)
+TARGET_OBJCOPY := $(shell $(CC) -print-prog-name=objcopy)
 LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) $(ONCE)) $(ISAS:%=$(BUILD)/kernels/cpu/%.o)
 LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
@@ -50,9 +53,9 @@ UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 # One more than README's two processors: some tests wait for clocks and signals most of their time.
 PROVE  ?= -j3
 # The longest begin first, so that none of them runs alone at the end.
-LONG    = tests/lua/t_docs.lua tests/cli/usage.sh $(addprefix $(BUILD)/tests/device/,t_kernels t_sequence t_device t_onednn) \
-    tests/cli/workers.sh tests/cli/screen.sh tests/cli/package.sh $(BUILD)/tests/unit/t_checkpoint_budget tests/lua/t_fit.lua \
-    tests/cli/profile.sh tests/cli/safe.sh tests/cli/deaths.sh
+LONG    = tests/cli/usage.sh $(addprefix $(BUILD)/tests/device/,t_ranks t_sequence t_kernels t_device) tests/lua/t_docs.lua \
+    tests/cli/ranks.sh tests/cli/ranks_tuned.sh tests/cli/workers.sh tests/cli/screen.sh tests/cli/package.sh tests/cli/cuda.sh \
+    tests/lua/t_fit.lua tests/cli/deaths.sh $(BUILD)/tests/device/t_onednn
 ALL_TESTS = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh tests/emulate/*.sh tests/mpi/*.sh)
 TESTS   = $(filter $(ALL_TESTS),$(LONG)) $(filter-out $(LONG),$(ALL_TESTS))
 # Tests for which threads matter run a second time with all threads: one test at a time, because two programs whose
@@ -67,12 +70,14 @@ stamp = $(shell mkdir -p $(BUILD); [ -e $(BUILD)/$1 ] && [ "$$(cat $(BUILD)/$1)"
 NVCC := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA := $(if $(NVCC),$(patsubst %/bin/nvcc,%,$(realpath $(NVCC))))
 CUDA_WANTED := $(filter cuda cuda-test gpu-check gpu-pack,$(MAKECMDGOALS))$(wildcard /dev/nvidiactl /dev/dxg $(BUILD)/memtide_cuda.so)
-CUDA_LACK := $(if $(NVCC),$(if $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h),,no cudnn.h),no nvcc)
-CUDA_LACK := $(or $(CUDA_LACK),$(if $(CUDA_WANTED),,no GPU is here (make cuda builds it all the same)))
+CUDA_MISSING := $(if $(NVCC),$(if $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h),,no cudnn.h),no nvcc)
+CUDA_LACK := $(or $(CUDA_MISSING),$(if $(CUDA_WANTED),,no GPU is here (make cuda builds it all the same)))
 CUDA_PLUGIN = $(if $(CUDA_LACK),,$(BUILD)/memtide_cuda.so)
-# GPUs that the plugin has machine code for: the one that is here, else compute capability 9.0. For later GPUs the driver
-# compiles the PTX of the last one.
-CUDA_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u),90)
+# GPUs that the plugin has machine code for: the one that is here, else compute capability 9.0; "all": each kind from Turing to
+# Blackwell. Code for 8.0 runs on 8.x, too, that for 10.0 on 10.3, that for 12.0 on 12.1. For later GPUs the driver compiles the PTX of
+# the newest one.
+CUDA_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x '[0-9]*'),90)
+override CUDA_ARCHS := $(shell printf '%s\n' $(patsubst all,75 80 86 89 90 100 120,$(CUDA_ARCHS)) | sort -nu)
 
 # The planning library asks cuDNN about GPUs that are not here. It is plain C: wherever the headers of cuDNN and CUDA are, with
 # or without nvcc; CUDNN and CUDNN_LIB say where else to look.
@@ -130,7 +135,7 @@ $(BUILD)/kernels/cpu/$1/%.o: kernels/cpu/%.c
 	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(ISA_$1) -Wno-psabi -DISA=$1 -c -o $$@ $$<
 
 $(BUILD)/kernels/cpu/$1.o: $(KERNELS:kernels/cpu/%.c=$(BUILD)/kernels/cpu/$1/%.o)
-	$(Q)$(LD) -r -o $$@ $$^ && objcopy --keep-global-symbol=cpu_kernels_$1 $$@
+	$(Q)$(TARGET_LD) -r -o $$@ $$^ && $(TARGET_OBJCOPY) --keep-global-symbol=cpu_kernels_$1 $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa,$i)))
 INCLUDE_tests = -Itests -Ikernels/cuda $(INCLUDE_kernels)
@@ -139,18 +144,23 @@ INCLUDE_kernels = $(addprefix -isystem ,$(addsuffix /include,$(CUDA)))
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(REF_OBJ) $(LIB_OBJ)
 	$(Q)$(CC) $(CFLAGS) -fopenmp -o $@ $^ $(LIBS) $(EXTRA)
 
+# NVIDIA's libraries as pip lays them out: beside a wheel, whose libraries are in site-packages/memtide/bin; and in a Python environment
+# of python3's version into which `make install` puts them, in lib/memtide.
+SITES = ../.. $(shell python3 -c 'import sys; print("../python%d.%d/site-packages" % sys.version_info[:2])' 2>/dev/null)
+RPATH = $(foreach s,$(SITES),$(foreach l,cudnn cu13 cublas cuda_nvrtc,-Wl,-rpath,'$$ORIGIN/$s/nvidia/$l/lib'))
+
 # ---- the CUDA device: a shared object with the parts of the core that it needs; only its entry point is visible.
 # -z defs: an op without a kernel is a link error.
 PLUGIN_CORE = $(patsubst %,$(BUILD)/core/%.o,base/err base/mem base/shape program/linear_loss program/op program/op_cache)
 PLUGIN_LINK = -shared -Wl,-z,defs -Wl,--version-script=$(filter %.map,$^)
-CUDA_C  = $(filter-out kernels/cuda/plan.c,$(wildcard kernels/cuda/*.c))
+CUDA_C  = $(filter-out kernels/cuda/plan.c kernels/cuda/plan_card.c,$(wildcard kernels/cuda/*.c))
 CUDA_CU = $(wildcard kernels/cuda/*.cu)
 DEVICES = $(wildcard kernels/cuda/devices/*)
 CXXWARN = -Wall -Wextra -Wshadow -Wpointer-arith -Wwrite-strings
 # --fmad=false: formulas round as on the CPU; a fused multiply-add must be written as one. -lineinfo, for profilers, takes
 # half of the plugin's size or more, so it is left out unless the build is for a single kind of GPU.
 NVCCFLAGS = -std=c++17 -O3 $(if $(word 2,$(CUDA_ARCHS)),,-lineinfo) -compress-mode=size --fmad=false -Werror all-warnings $(addprefix -Xcompiler ,-fPIC $(CXXWARN)) \
-    $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+    $(if $(word 2,$(CUDA_ARCHS)),--threads 2) $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
     -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 $(call stamp,cuda_archs,$(CUDA_ARCHS))
 
@@ -160,7 +170,7 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda_archs
 	$(Q)$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -Icore -c -o $@ $<
 
 # ---- the planning library: the part of the plugin that asks cuDNN, and needs neither a GPU nor nvcc
-PLAN_C = $(addprefix kernels/cuda/,plan.c cudnn_device.c cudnn_graph.c engines.c tuned.c cache.c)
+PLAN_C = $(addprefix kernels/cuda/,plan.c plan_card.c cudnn_device.c cudnn_graph.c engines.c tuned.c cache.c)
 PLAN_OBJ = $(PLAN_C:kernels/cuda/%.c=$(BUILD)/plan/%.o)
 $(BUILD)/plan/%.o: kernels/cuda/%.c
 	@mkdir -p $(@D)
@@ -184,27 +194,35 @@ $(BUILD)/tests/bench/collectives: tests/bench/collectives.c $(LIB_OBJ)
 $(BUILD)/memtide_plan.so: $(PLAN_OBJ) $(PLUGIN_CORE) kernels/cuda/plan.map
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) -shared -Wl,-z,defs -Wl,--version-script=kernels/cuda/plan.map -o $@ $(filter %.o,$^) \
-	    $(CUDNN_LIB:%=-L%) -lcudnn -ldl -lm $(EXTRA)
+	    $(CUDNN_LIB:%=-L%) -lcudnn -ldl -lm $(RPATH) $(EXTRA)
 
-PLUGIN_OBJ = $(CUDA_C:%.c=$(BUILD)/%.o) $(CUDA_CU:%=$(BUILD)/%.o) $(PLUGIN_CORE)
+CUDA_OBJ = $(CUDA_CU:%=$(BUILD)/%.o)
+PLUGIN_OBJ = $(CUDA_C:%.c=$(BUILD)/%.o) $(CUDA_OBJ) $(PLUGIN_CORE)
 PLUGIN_LIBS = -L$(CUDA)/lib64 -L$(CUDA)/lib -lcudnn -lcublasLt -lcudart_static -lpthread -ldl -lrt -lm
 
 $(BUILD)/memtide_cuda.so: $(PLUGIN_OBJ) kernels/cuda/exports.map $(DEVICES:kernels/cuda/%=$(BUILD)/%)
 	@echo "  LINK $@"
-	$(Q)$(CXX) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) $(PLUGIN_LIBS) $(EXTRA)
+	$(Q)$(CXX) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) $(PLUGIN_LIBS) $(RPATH) $(EXTRA)
 
-cuda: all ## the CUDA plugin, where no GPU is, too; CUDA_ARCHS="75 80 86 89 90": machine code for several GPUs
+cuda: all ## the CUDA plugin, where no GPU is, too; CUDA_ARCHS=all: machine code for every kind of GPU
 	@$(if $(CUDA_LACK),echo "cuda: $(CUDA_LACK)"; exit 1,:)
 
 # tests of the plugin's internals; they need NVIDIA's libraries, but no GPU
-CUDA_TESTS = $(if $(CUDA_LACK),,$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/*.c)))
+CUDA_TESTS = $(if $(CUDA_MISSING),,$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/*.c)))
 
 $(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(PLUGIN_OBJ) $(REF_OBJ)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ $(PLUGIN_LIBS) -Wl,-rpath,$(CUDA)/lib64 $(EXTRA)
 
+# This one describes cards.
+$(BUILD)/tests/cuda/t_card_plans: $(BUILD)/plan/plan_card.o $(BUILD)/core/eager/card.o
+
 # This one needs nccl.h, and neither the rest of the plugin nor a GPU.
 $(BUILD)/tests/cuda/t_nccl: $(BUILD)/tests/cuda/t_nccl.o $(BUILD)/kernels/cuda/nccl.o $(BUILD)/core/base/err.o
 	$(Q)$(CC) $(CFLAGS) -o $@ $^ -ldl -lm $(EXTRA)
+
+# This one brings a profiler, which no other file of the plugin may find.
+$(BUILD)/tests/cuda/t_nvtx: $(BUILD)/tests/cuda/t_nvtx.o $(BUILD)/kernels/cuda/nvtx.o
+	$(Q)$(CC) $(CFLAGS) -o $@ $^ -lpthread -ldl $(EXTRA)
 
 $(BUILD)/tests/unit/t_bench: $(BUILD)/kernels/cuda/bench.o
 
@@ -215,8 +233,11 @@ cuda-count: $(BUILD)/tests/emulate/t_count ## what own kernels move, against the
 	$(Q)$< | sed -n 's/^# |/|/p'
 	$(Q)$(if $(NVCC),echo && NVCC=$(NVCC) ARCH=$(lastword $(CUDA_ARCHS)) sh tests/cuda/registers.sh)
 
+# What nvcc makes is seen wherever nvcc is, cuDNN or not: every .cu is compiled for one kind of GPU, and a small one for each.
+NVCC_TESTS = $(if $(NVCC),tests/cuda/archs.sh)
+
 cuda-test: $(CUDA_TESTS) ## tests of cuDNN's plans for a GPU that is not here, and of the files that keep them
-	$(Q)$(if $(CUDA_LACK),echo "cuda-test: skipped: $(CUDA_LACK)",prove --exec tests/run $(PROVE) $^)
+	$(Q)$(if $(CUDA_MISSING),echo "cuda-test: skipped: $(CUDA_MISSING)",PLANS=all prove --exec tests/run $(PROVE) $^ $(NVCC_TESTS))
 
 $(BUILD)/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
@@ -263,10 +284,11 @@ $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
 
 # tests that call functions inside the plugin
-INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_count t_gemm t_linear t_conv_ways)
+INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_count t_gemm t_linear t_conv_ways t_tunable)
 $(BUILD)/tests/emulate/t_bias: $(BUILD)/emulate/tests/emulate/t_bias.o
 $(BUILD)/tests/emulate/t_count: $(BUILD)/emulate/tests/emulate/t_count.o
 $(BUILD)/tests/emulate/t_gemm: $(BUILD)/emulate/tests/emulate/t_gemm.o
+$(BUILD)/tests/emulate/t_tunable: $(BUILD)/emulate/tests/emulate/t_tunable.o
 $(BUILD)/tests/emulate/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
 $(BUILD)/tests/emulate/t_conv_ways: $(BUILD)/emulate/tests/cuda/t_conv_ways.o
 $(INSIDE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
@@ -282,9 +304,9 @@ $(FAULTS): tests/faults.c
 	@echo "  CC   $<"
 	$(Q)$(CC) -O1 -g $(FLAGS) -shared -o $@ $< -ldl
 
-test: all $(C_TESTS) $(CUDA_TESTS) $(MPI_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every test (TAP, by prove)
-	$(Q)$(if $(CUDA_LACK),echo "tests/cuda: skipped: $(CUDA_LACK)")
-	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS)
+test: all $(if $(NVCC),$(CUDA_OBJ)) $(C_TESTS) $(CUDA_TESTS) $(MPI_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every test (TAP, by prove)
+	$(Q)$(if $(CUDA_MISSING),echo "tests/cuda: skipped: $(CUDA_MISSING)")
+	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS) $(NVCC_TESTS)
 	$(Q)$(MAKE) --no-print-directory -Otarget test-again
 
 # some of them again, beside each other: with threads, and with fewer instructions
@@ -394,6 +416,9 @@ overhead: all ## what a sweep costs beside its cells' work: time, 10,000 predict
 
 minimal-check: ## README's two commands in a minimal Debian 12, and how long they take (as root, with debootstrap; TESTS=1: the tests, too)
 	$(Q)sh tests/minimal.sh
+
+arm64-check: ## the program and C tests for arm64, compiled here and run under qemu (minutes)
+	$(Q)BUILD=$(BUILD) sh tests/arm64.sh
 
 slurm-check: all ## memtide slurm with a real Slurm (apt-get install slurm-wlm, as root)
 	$(Q)SLURM=need MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) tests/cli/slurm.sh
@@ -534,7 +559,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated shadow cuda-count test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check slurm-check fit-check gpu-check gpu-pack bench bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated shadow cuda-count test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check arm64-check slurm-check fit-check gpu-check gpu-pack bench bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)

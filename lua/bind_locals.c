@@ -3,7 +3,8 @@
  * it was bound to last, also after the block that it stands in, and while `return f(x)` runs f.
  *
  * A hook looks at the variables of a function when a line of it begins and when it calls something. Lua's tail calls
- * give a function's variables up before that; what was seen of them last is kept until the call returns. */
+ * give a function's variables up before that; what was seen of them last is kept until the call returns. Lines are watched
+ * only while a function runs whose variables count: memtide's own are called far more often than they are asked for. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -16,6 +17,7 @@ typedef struct Locals {
     struct Locals *outer; /* the one whose place this one has taken, or NULL */
     lua_Hook before;      /* the hook that a script had set, and how; it goes on */
     int mask, count;
+    bool hooks;           /* it has set the hook: no other one did */
     int depth;            /* of the running function: 1 for the one that began to watch */
 } Locals;
 
@@ -43,6 +45,14 @@ static bool is_own(const char *source) {
     return !strncmp(source, "@memtide/", 9);
 }
 
+/* Do the variables of that function count? */
+static bool counts(const lua_Debug *d) { return *d->what != 'C' && !is_own(d->source); }
+
+/* The same of the function at that level; fills d. False where no function runs there. */
+static bool level_counts(lua_State *L, int level, lua_Debug *d) {
+    return lua_getstack(L, level, d) && lua_getinfo(L, "S", d) && counts(d);
+}
+
 /* Replaces the value on top of the stack by nil where it is neither a value of `metatable` nor a plain table. */
 static void filter(lua_State *L, int metatable) {
     bool good = lua_istable(L, -1);
@@ -59,7 +69,7 @@ static void filter(lua_State *L, int metatable) {
 static void see(lua_State *L, Locals *w, int level, int depth) {
     lua_Debug d;
     const int top = lua_gettop(L);
-    if (!lua_getstack(L, level, &d) || !lua_getinfo(L, "S", &d) || *d.what == 'C' || is_own(d.source)) return;
+    if (!level_counts(L, level, &d)) return;
     lua_rawgetp(L, LUA_REGISTRYINDEX, w);
     lua_rawgeti(L, -1, 0);
     if (lua_rawgeti(L, top + 1, depth) == LUA_TNIL) {
@@ -97,17 +107,30 @@ static void leave(lua_State *L, Locals *w, bool tail) {
     lua_settop(L, top);
 }
 
+static void on_event(lua_State *L, lua_Debug *ar);
+
+/* Watches lines, or no longer, as the function at that level asks for it. A hook that an interrupt has set stays. */
+static void watch_lines(lua_State *L, const Locals *w, int level) {
+    lua_Debug d;
+    const int calls = LUA_MASKCALL | LUA_MASKRET;
+    const int mask = (w->before ? w->mask : 0) & LUA_MASKLINE || level_counts(L, level, &d) ? calls | LUA_MASKLINE : calls;
+    if (mask != lua_gethookmask(L) && lua_gethook(L) == on_event) lua_sethook(L, on_event, mask, 0);
+}
+
 static void on_event(lua_State *L, lua_Debug *ar) {
     static const int masks[] = {[LUA_HOOKCALL] = LUA_MASKCALL, [LUA_HOOKTAILCALL] = LUA_MASKCALL, [LUA_HOOKRET] = LUA_MASKRET,
         [LUA_HOOKLINE] = LUA_MASKLINE};
     Locals *w = watching(L);
     if (ar->event == LUA_HOOKCALL) {
         see(L, w, 1, w->depth++);
+        watch_lines(L, w, 0);
     } else if (ar->event == LUA_HOOKLINE) {
         see(L, w, 0, w->depth);
     } else {
-        leave(L, w, ar->event == LUA_HOOKTAILCALL);
-        if (ar->event == LUA_HOOKRET) w->depth--;
+        const bool tail = ar->event == LUA_HOOKTAILCALL;
+        leave(L, w, tail);
+        if (!tail) w->depth--;
+        watch_lines(L, w, tail ? 0 : 1);
     }
     if (w->before && w->mask & masks[ar->event]) w->before(L, ar);
 }
@@ -115,23 +138,27 @@ static void on_event(lua_State *L, lua_Debug *ar) {
 static void release_locals(void *content) {
     Locals *w = content;
     /* An interrupt may have set a hook of its own: that one stays. */
-    if (!w->outer && lua_gethook(w->L) == on_event) lua_sethook(w->L, w->before, w->mask, w->count);
+    if (w->hooks && lua_gethook(w->L) == on_event) lua_sethook(w->L, w->before, w->mask, w->count);
     lua_pushnil(w->L);
     lua_rawsetp(w->L, LUA_REGISTRYINDEX, w);
     watch(w->L, w->outer);
     mem_free(w);
 }
 
-/* locals(metatable) -> Locals, which watch until they are closed: tables with that metatable are values */
+/* locals(metatable, f) -> Locals, which watch until they are closed: tables with that metatable are values. f: the function that
+ * is to run; one of memtide's own calls no function whose variables count, so nothing is watched. */
 static int locals(lua_State *L) {
+    lua_Debug d;
     luaL_checktype(L, 1, LUA_TTABLE);
+    luaL_checktype(L, 2, LUA_TFUNCTION);
     Box *box = bind_new(L, BOX_LOCALS, release_locals);
     Locals *w = mem_new(sizeof *w);
     if (!w) return luaL_error(L, "out of memory");
     w->outer = watching(L);
     w->L = L;
-    w->before = w->outer ? w->outer->before : lua_gethook(L);
-    w->mask = w->outer ? w->outer->mask : lua_gethookmask(L);
+    const Locals *hooked = lua_gethook(L) == on_event ? w->outer : NULL;
+    w->before = hooked ? hooked->before : lua_gethook(L);
+    w->mask = hooked ? hooked->mask : lua_gethookmask(L);
     w->count = lua_gethookcount(L);
     w->depth = 2; /* this function's */
     lua_newtable(L);
@@ -140,7 +167,10 @@ static int locals(lua_State *L) {
     lua_rawsetp(L, LUA_REGISTRYINDEX, w);
     watch(L, w);
     box->content = w;
-    lua_sethook(L, on_event, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE, 0);
+    lua_pushvalue(L, 2);
+    lua_getinfo(L, ">S", &d);
+    w->hooks = !hooked && counts(&d);
+    if (hooked || counts(&d)) lua_sethook(L, on_event, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE, 0);
     return 1;
 }
 

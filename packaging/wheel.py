@@ -62,21 +62,24 @@ def main(build, version):
     shutil.copy(os.path.join(here, "memtide.py"), os.path.join(package, "__init__.py"))
     with open(os.path.join(package, "__main__.py"), "w") as f:
         f.write("from memtide import main\n\nmain()\n")
-    parts = ["memtide", "memtide_plan.so"] # ranks need an MPI of the system: without memtide_mpi.so
+    parts = ["memtide", "memtide_plan.so", "memtide_cuda.so"]  # ranks need an MPI of the system: without memtide_mpi.so
     for name in parts:
         source = os.path.join(build, name)
         if os.path.exists(source):
             shutil.copy(source, os.path.join(package, "bin"))
+    if os.path.exists(os.path.join(package, "bin", "memtide_cuda.so")):
+        shutil.copytree(os.path.join(build, "devices"), os.path.join(package, "bin", "devices"))
     program = os.path.join(package, "bin", "memtide")
     paths = libraries(program)
     for name, path in paths.items():
         shutil.copy(os.path.realpath(path), os.path.join(package, "bin", name))
     licences(paths, os.path.join(folder, info, "licenses"))
     shutil.copy(os.path.join(here, "..", "LICENSE"), os.path.join(folder, info, "licenses"))
-    files = [os.path.join(package, "bin", name) for name in os.listdir(os.path.join(package, "bin"))]
+    files = [file.path for file in os.scandir(os.path.join(package, "bin")) if file.is_file()]
     for file in files:
         run("strip", "--strip-unneeded", file)
-        run("patchelf", "--set-rpath", "$ORIGIN", file)
+        own = run("patchelf", "--print-rpath", file).strip() if file.endswith(("_plan.so", "_cuda.so")) else ""
+        run("patchelf", "--set-rpath", f"$ORIGIN:{own}" if own else "$ORIGIN", file)  # own: to NVIDIA's packages
 
     tag = f"py3-none-manylinux_{least_glibc(files)}_{os.uname().machine}"
     texts = {

@@ -58,6 +58,7 @@ typedef struct OptimStep {
     float root_scale; /* the bias correction of the second moment's root */
     float rectified;  /* multiplies RAdam's steps; 0: too few squares have been seen to divide by them */
     float along, ahead; /* NAdam's rates of the gradient and of the first moment */
+    float taken;      /* Adafactor's weight of this step's mean squares in their moving average */
     int t;            /* the number of this update: 1, 2, ... */
     int first;        /* 1: the first update, in which SGD's momentum buffer starts without dampening */
 } OptimStep;
@@ -69,9 +70,18 @@ MT_FN float clip_factor(const OptimRule *o, float unscale, float square) {
     return o->clip_norm > 0.0f && norm + 1e-6f > o->clip_norm ? unscale * (o->clip_norm / (norm + 1e-6f)) : unscale;
 }
 
+/* x^t, t >= 0, by squaring: two products for each bit of t. Every block of a launch computes it, so it must be short, and products
+ * alone have the same bits on every device, which pow has not. For |x| <= 1 it is off by 4e-17 / (1 - |x|) at most, at any t. */
+MT_FN double optim_power(double x, int t) {
+    double power = 1.0;
+    for (; t > 0; t >>= 1, x *= x)
+        if (t & 1) power *= x;
+    return power;
+}
+
 /* The sum of the weights of an exponential moving average after t updates from zero: 1 - beta^t, in double because
  * beta^t can be near 1; 1 for beta = 0 */
-MT_FN double optim_seen(float beta, int t) { return beta != 0.0f ? 1.0 - pow((double)beta, (double)t) : 1.0; }
+MT_FN double optim_seen(float beta, int t) { return 1.0 - optim_power((double)beta, t); }
 
 /* RAdam's rectification (Liu et al. 2020) after t updates of the moving average of squares. seen: optim_seen of
  * these */
@@ -87,7 +97,7 @@ MT_FN double optim_nesterov(float beta, double fading) { return (double)beta * (
 /* Sets NAdam's rates. The product of all momenta so far ends where what is left of it cannot change a float. */
 MT_FN void optim_nadam(OptimStep *s) {
     const OptimRule *o = &s->rule;
-    const double fades = pow(0.96, (double)o->momentum_decay), fading = pow(fades, (double)s->t);
+    const double fades = pow(0.96, (double)o->momentum_decay), fading = optim_power(fades, s->t);
     const double now = optim_nesterov(o->beta1, fading), next = optim_nesterov(o->beta1, fading * fades);
     double product = 1.0, faded = fades;
     for (int t = 1; t <= s->t && product > 1e-12; t++, faded *= fades) product *= optim_nesterov(o->beta1, faded);
@@ -111,6 +121,7 @@ MT_FN OptimStep optim_step(const OptimRule *rule, const StepState *state, const 
     s.t = t;
     s.first = state && t == 1;
     s.along = s.ahead = 0.0f;
+    s.taken = rule->beta2_decay != 0.0f ? (float)pow((double)t, (double)rule->beta2_decay) : 1.0f;
     if (rule->nesterov) optim_nadam(&s);
     return s;
 }
@@ -231,7 +242,7 @@ MT_FN OptimNumber adadelta_value(const OptimStep *s, OptimNumber x, float g) {
 
 /* The moving average of squares `old` after it has taken in this step's mean */
 MT_FN float adafactor_mean(const OptimStep *s, float old, float mean) {
-    return old + (float)pow((double)s->t, (double)s->rule.beta2_decay) * (mean - old);
+    return old + s->taken * (mean - old);
 }
 
 /* x, but at least `least`; a NaN stays */

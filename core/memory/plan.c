@@ -7,10 +7,18 @@
 enum { MOST_TRIES = 6000, MOST_STEPS = 8000000 };
 /* How often a piece that lacks room in a sorted order is placed first */
 enum { MOST_FIRST = 5 };
+/* How often a search is made again with a piece that lacked room beside what it found */
+enum { MOST_JOINED = 32 };
+/* Steps of plan_search: for what lives near the peak (a few milliseconds), and for all that cannot wait */
+enum { STEPS_NEAR_PEAK = 2000000, STEPS_OF_ALL = 100000000 };
+
+/* At the time when a piece begins to live, the pieces that began before it, itself among them, have `live` bytes. */
+typedef struct Begin { int time; size_t live; } Begin;
 
 typedef struct Planner {
     PlanItem *items;
     const Piece *piece;   /* [n] */
+    const Begin *begin;   /* [n] of all pieces, by time */
     int *order;           /* [n] indices of pieces, in the order in which they are placed */
     Placed placed;
     int n;
@@ -18,6 +26,8 @@ typedef struct Planner {
     Plan plan;            /* the lowest so far; its offsets are in the items */
     Scratch *scratch;
 } Planner;
+
+static bool is_above(const Planner *p) { return p->plan.height > p->plan.lower_bound; }
 
 /* ---- one placement */
 
@@ -67,10 +77,19 @@ static int compare_ranked(const void *left, const void *right) {
     return a->piece - b->piece;
 }
 
+/* Sorts the n places of the order from `from` on. */
+static void sort_part(Planner *p, Ranked *ranked, int from, int n, OrderKey *key) {
+    for (int i = 0; i < n; i++) {
+        const int piece = p->order[from + i];
+        ranked[i] = (Ranked){key(&p->piece[piece]), p->piece[piece].first, piece};
+    }
+    qsort(ranked, (size_t)n, sizeof *ranked, compare_ranked);
+    for (int i = 0; i < n; i++) p->order[from + i] = ranked[i].piece;
+}
+
 static void sort_order(Planner *p, Ranked *ranked, OrderKey *key) {
-    for (int i = 0; i < p->n; i++) ranked[i] = (Ranked){key(&p->piece[i]), p->piece[i].first, i};
-    qsort(ranked, (size_t)p->n, sizeof *ranked, compare_ranked);
-    for (int i = 0; i < p->n; i++) p->order[i] = ranked[i].piece;
+    for (int i = 0; i < p->n; i++) p->order[i] = i;
+    sort_part(p, ranked, 0, p->n, key);
 }
 
 /* Place `from` of the order gets the place `to` before it. */
@@ -80,11 +99,12 @@ static void move_up(Planner *p, int from, int to) {
     p->order[to] = moved;
 }
 
-/* Tries the order of a key. If it is above the bound, a few pieces of another size than most, which live long, may be all that
+/* Tries the order of a key. Where it is above the bound, a few pieces of another size than most, which live long, may be all that
  * lacks room: placed first, they move all others by their size. */
-static void try_key(Planner *p, Ranked *ranked, OrderKey *key) {
+static void try_key(Planner *p, Ranked *ranked, OrderKey *key, int most_first) {
+    if (!is_above(p)) return;
     sort_order(p, ranked, key);
-    for (int tries = 0; tries <= MOST_FIRST && p->plan.height > p->plan.lower_bound; tries++) {
+    for (int tries = 0; tries <= most_first && is_above(p); tries++) {
         const int from = try_order(p);
         if (from < p->n) move_up(p, from, 0);
     }
@@ -94,7 +114,7 @@ static void try_key(Planner *p, Ranked *ranked, OrderKey *key) {
  * random numbers says how much earlier. */
 static void improve(Planner *p) {
     uint32_t random = 1;
-    for (int tries = 0; tries < MOST_TRIES && p->steps < MOST_STEPS && p->plan.height > p->plan.lower_bound; tries++) {
+    for (int tries = 0; tries < MOST_TRIES && p->steps < MOST_STEPS && is_above(p); tries++) {
         int from = try_order(p);
         if (from == p->n) continue;
         random = random * 1664525u + 1013904223u;
@@ -222,34 +242,93 @@ static int order_by_need(Planner *p, const Need *need, size_t height) {
     return front;
 }
 
-/* Makes a plan at the lower bound, if plan_search finds one for the pieces that cannot wait: placed in the order of the
- * offsets that it finds, each piece gets a place at that offset or below. */
-static void search(Planner *p, Ranked *ranked) {
+/* Searches for a plan at the lower bound of the first n pieces of the order alone, and gives them the order of its offsets: placed
+ * in it, each gets a place at that offset or below. false: none is found. */
+static bool search_first(Planner *p, Ranked *ranked, int n, long most_steps) {
+    PlanItem *first = scratch_new(p->scratch, (size_t)n, sizeof *first);
+    if (p->scratch->failed) return false;
+    for (int i = 0; i < n; i++) {
+        const Piece *piece = &p->piece[p->order[i]];
+        first[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
+    }
+    const bool found = plan_search(first, n, p->plan.lower_bound, most_steps, p->scratch);
+    for (int i = 0; i < n; i++) ranked[i] = (Ranked){-(double)first[i].offset, 0, p->order[i]};
+    if (found) qsort(ranked, (size_t)n, sizeof *ranked, compare_ranked);
+    for (int i = 0; i < n; i++) p->order[i] = ranked[i].piece;
+    return found;
+}
+
+/* Places the first n pieces of the order as a search finds them, and the others after them. One that lacks room then is searched
+ * for with the first ones the next time. */
+static void place_found(Planner *p, Ranked *ranked, int n, long most_steps) {
+    for (int tries = 0; tries < MOST_JOINED && is_above(p) && search_first(p, ranked, n, most_steps); tries++) {
+        const int from = try_order(p);
+        if (from < p->n) move_up(p, from, n++);
+    }
+}
+
+static void search_all(Planner *p, Ranked *ranked) {
+    if (!is_above(p)) return;
     size_t count = (size_t)p->n;
     Scratch *s = p->scratch;
     Need need = {scratch_new(s, count, sizeof(Wait)), scratch_new(s, count, sizeof(int)),
                  scratch_new(s, count, sizeof(int)), scratch_new(s, count, sizeof(Sum)),
                  scratch_new(s, count, sizeof(Sum))};
-    PlanItem *hard = scratch_new(s, count, sizeof *hard);
     if (s->failed) return;
-    int n = order_by_need(p, &need, p->plan.lower_bound);
-    for (int i = 0; i < n; i++) {
-        const Piece *piece = &p->piece[p->order[i]];
-        hard[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
-    }
-    bool found = plan_search(hard, n, p->plan.lower_bound, s);
-    for (int i = 0; i < n; i++) ranked[i] = (Ranked){-(double)hard[i].offset, 0, p->order[i]};
-    qsort(ranked, (size_t)n, sizeof *ranked, compare_ranked);
-    for (int i = 0; i < n; i++) p->order[i] = ranked[i].piece;
-    if (found) try_order(p);
+    place_found(p, ranked, order_by_need(p, &need, p->plan.lower_bound), STEPS_OF_ALL);
 }
 
-/* In most programs one of the three orders reaches the lower bound, in nearly all others the search does. For the rest
- * the last order is improved. */
+/* ---- near the peak */
+
+/* How many pieces begin to live before that time. */
+static int count_begun(const Planner *p, int time) {
+    int low = 0, high = p->n;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (p->begin[middle].time < time) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+/* The first places of the order get the pieces that live at a time at which more than `most` bytes do, the others follow; both
+ * with the largest first. above: [n + 1] for its use. Returns how many those are. */
+static int order_by_crowd(Planner *p, Ranked *ranked, size_t most, int *above) {
+    int front = 0, back = p->n;
+    for (int i = 0; i < p->n; i++) above[i + 1] = above[i] + (p->begin[i].live > most);
+    for (int i = 0; i < p->n; i++) {
+        const bool crowded = above[count_begun(p, p->piece[i].last + 1)] > above[count_begun(p, p->piece[i].first)];
+        p->order[crowded ? front++ : --back] = i;
+    }
+    sort_part(p, ranked, 0, front, by_size);
+    sort_part(p, ranked, front, p->n - front, by_size);
+    return front;
+}
+
+/* Most times of a long program are far from the peak: whatever lives then finds room. What lives near the peak is placed before
+ * it: the largest first; with steps, as a search of at most so many finds it, which is quick because it is a small part. */
+static void place_crowd_first(Planner *p, Ranked *ranked, long steps) {
+    static const size_t shares[] = {32, 8, 3}; /* near: within the bound's 32nd, eighth, third part */
+    int *above = is_above(p) ? scratch_new(p->scratch, (size_t)p->n + 1, sizeof *above) : NULL;
+    if (!above) return;
+    for (size_t i = 0; i < ARRAY_LEN(shares) && is_above(p); i++) {
+        const int crowd = order_by_crowd(p, ranked, p->plan.lower_bound - p->plan.lower_bound / shares[i], above);
+        if (steps) place_found(p, ranked, crowd, steps);
+        else try_order(p);
+    }
+}
+
+/* Each way does something only where those before it have not reached the lower bound, and costs more than they do. In most
+ * programs the largest first does, in nearly all others what lives near the peak first. */
 static void find_plan(Planner *p, Ranked *ranked) {
     static OrderKey *const keys[] = {by_size, by_life, by_area};
-    for (size_t i = 0; i < ARRAY_LEN(keys) && p->plan.height > p->plan.lower_bound; i++) try_key(p, ranked, keys[i]);
-    if (p->plan.height > p->plan.lower_bound) search(p, ranked);
+    try_key(p, ranked, by_size, 0);
+    place_crowd_first(p, ranked, 0);
+    try_key(p, ranked, by_life, 0);
+    try_key(p, ranked, by_area, 0);
+    place_crowd_first(p, ranked, STEPS_NEAR_PEAK);
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) try_key(p, ranked, keys[i], MOST_FIRST);
+    search_all(p, ranked);
     if (!p->scratch->failed) improve(p);
 }
 
@@ -265,9 +344,9 @@ static int compare_last(const void *left, const void *right) {
     return (a->last > b->last) - (a->last < b->last);
 }
 
-/* Fills in the lower bound. The most bytes are alive at a time when a piece's life begins. begin, end: scratch, [n]
- * each. */
-static void find_bound(const Piece *piece, int n, Piece *begin, Piece *end, Plan *plan) {
+/* Fills in the lower bound, and `begins`. The most bytes are alive at a time when a piece's life begins. begin, end:
+ * scratch, [n] each. */
+static void find_bound(const Piece *piece, int n, Piece *begin, Piece *end, Plan *plan, Begin *begins) {
     size_t live = 0, bytes = (size_t)n * sizeof *piece;
     if (n == 0) return;
     memcpy(begin, piece, bytes);
@@ -277,6 +356,7 @@ static void find_bound(const Piece *piece, int n, Piece *begin, Piece *end, Plan
     for (int i = 0, ended = 0; i < n; i++) {
         for (; end[ended].last < begin[i].first; ended++) live -= end[ended].size;
         live += begin[i].size;
+        begins[i] = (Begin){begin[i].first, live};
         if (live <= plan->lower_bound) continue;
         plan->lower_bound = live;
         plan->peak_time = begin[i].first;
@@ -301,6 +381,7 @@ static int build(Planner *p, int n, Scratch *s, Err *e) {
     size_t count = (size_t)n, sum = 0;
     Piece *piece = scratch_new(s, count, sizeof *piece), *times = scratch_new(s, 2 * count, sizeof *times);
     Ranked *ranked = scratch_new(s, count, sizeof *ranked);
+    Begin *begins = scratch_new(s, count, sizeof *begins);
     p->order = scratch_new(s, count, sizeof *p->order);
     if (s->failed) return OK;
     p->n = collect(p->items, n, piece, &sum);
@@ -309,7 +390,8 @@ static int build(Planner *p, int n, Scratch *s, Err *e) {
     if (!placed_open(&p->placed, piece, p->n, s)) return OK;
     p->piece = piece;
     p->plan.height = p->n ? sum + 1 : 0; /* one more than without any sharing: the first order is always lower */
-    find_bound(piece, p->n, times, times + p->n, &p->plan);
+    find_bound(piece, p->n, times, times + p->n, &p->plan, begins);
+    p->begin = begins;
     find_plan(p, ranked);
     if (!s->failed) plan_lift_scratch(p->items, piece, p->n, p->plan.height, s);
     return OK;

@@ -3,8 +3,9 @@
  *   offset ^      +-----------+
  *   height |  +---+  tensor 2 |        First fit, greedy by size: the largest first, each at the lowest offset that is
  *          |  | 1 +--+--------+        free during its whole life. Where neither this order nor two others reach the
- *          |  |   | 3|                 lower bound, a search for a plan of that height follows. Last, items that live
- *          +--+---+--+-------> time    at one time only are moved up as far as there is room.
+ *          |  |   | 3|                 lower bound, what lives near the peak is placed first; then a search for a plan of
+ *          +--+---+--+-------> time    that height follows. Last, items that live at one time only are moved up as far
+ *                                      as there is room.
  *
  * Lower bound: the largest sum of the sizes that are alive at one time. */
 #ifndef MT_PLAN_H
@@ -32,9 +33,9 @@ int plan_build(PlanItem *items, int n, Plan *plan, Err *e);
 /* ERR_INTERNAL where an item leaves the plan's height, or two items overlap in time and place; the text names them. */
 int plan_check(const PlanItem *items, int n, const Plan *plan, Err *e);
 
-/* Searches, for a bounded number of steps, for offsets of the n items within `height` bytes, at least their lower
- * bound. true: it has found some and filled them in. false: it has found none or s has failed; the items are as they
- * were. Defined in plan_search.c. */
-bool plan_search(PlanItem *items, int n, size_t height, Scratch *s);
+/* Searches for offsets of the n items within `height` bytes, at least their lower bound, until `most_steps` steps are taken
+ * (a step is some nanoseconds; an attempt that has begun is ended). true: it has found some and filled them in. false: it
+ * has found none or s has failed; the items are as they were. Defined in plan_search.c. */
+bool plan_search(PlanItem *items, int n, size_t height, long most_steps, Scratch *s);
 
 #endif

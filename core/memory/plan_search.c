@@ -11,13 +11,12 @@
  * each attempt is short and learns from those before: blocks that lacked room get lower numbers the next time. */
 #include "plan.h"
 
-#include <limits.h>
 #include <stdlib.h>
 
-/* Bounds of blocks in a plan, of attempts, and of steps (blocks and sections looked at): in all, and in one attempt
- * STEPS plus STEPS_PER_PAIR for each pair of blocks. To place every block once takes about 2 steps per pair: 1 ms for
- * 700 blocks. ROUND: attempts of a round. */
-enum { MOST_BLOCKS = 4000, MOST_ATTEMPTS = 256, ROUND = 16, MOST_STEPS = 100000000, STEPS = 20000, STEPS_PER_PAIR = 3 };
+/* Bounds of blocks in a plan, of attempts, and of the steps of one attempt (blocks and sections looked at): STEPS plus
+ * STEPS_PER_PAIR for each pair of blocks. To place every block once takes about 2 steps per pair: 1 ms for 700 blocks.
+ * ROUND: attempts of a round. */
+enum { MOST_BLOCKS = 4000, MOST_ATTEMPTS = 256, ROUND = 16, STEPS = 20000, STEPS_PER_PAIR = 3 };
 #define CHANCE 0.1 /* by what part of itself chance may change a key, times the number of the round */
 
 typedef struct Block {
@@ -164,17 +163,26 @@ static int compare_sections(const void *left, const void *right) {
     return (a->time > b->time) - (a->time < b->time);
 }
 
+/* How many of the sections, which are sorted by time, are before `time`. */
+static int count_before(const Section *section, int n, int time) {
+    int low = 0, high = n;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (section[middle].time < time) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
 /* The set of living blocks is maximal at the last time when one begins before another one ends. Fills `section` [n]
- * with the sections in the order of their times; returns their number. */
-static int find_sections(const PlanItem *items, const Block *block, int n, Section *section) {
+ * with the sections in the order of their times; returns their number. begin: [n] for its use */
+static int find_sections(const PlanItem *items, const Block *block, int n, Section *section, Section *begin) {
     int m = 0;
+    for (int i = 0; i < n; i++) begin[i] = (Section){.time = items[block[i].item].first};
+    qsort(begin, (size_t)n, sizeof *begin, compare_sections);
     for (int i = 0; i < n; i++) {
-        int end = items[block[i].item].last;
-        section[i] = (Section){.time = INT_MIN};
-        for (int k = 0; k < n; k++) {
-            int begin = items[block[k].item].first;
-            if (begin <= end && begin > section[i].time) section[i].time = begin;
-        }
+        const int begun = count_before(begin, n, items[block[i].item].last + 1); /* its own begin is one of them */
+        section[i] = (Section){.time = begin[begun - 1].time};
     }
     qsort(section, (size_t)n, sizeof *section, compare_sections);
     for (int i = 0; i < n; i++)
@@ -188,11 +196,8 @@ static size_t find_lives(Search *s, const PlanItem *items) {
     size_t sum = 0;
     for (Block *b = s->block; b < s->block + s->n; b++) {
         const PlanItem *item = &items[b->item];
-        b->last = -1;
-        for (int i = 0; i < s->sections; i++) {
-            b->first += s->section[i].time < item->first;
-            b->last += s->section[i].time <= item->last;
-        }
+        b->first = count_before(s->section, s->sections, item->first);
+        b->last = count_before(s->section, s->sections, item->last + 1) - 1;
         sum += (size_t)(b->last - b->first + 1);
         for (int i = b->first; i <= b->last; i++) s->section[i].rest += b->size;
     }
@@ -243,9 +248,9 @@ static void number_blocks(Search *s, int attempt) {
 }
 
 /* An attempt that fails with steps left has tried every order: there is no plan, and the search ends. */
-static bool search(Search *s, PlanItem *items) {
+static bool search(Search *s, PlanItem *items, long most_steps) {
     bool found = false;
-    for (int i = 0; i < MOST_ATTEMPTS && !found && s->steps >= s->most && s->steps < MOST_STEPS; i++) {
+    for (int i = 0; i < MOST_ATTEMPTS && !found && s->steps >= s->most && s->steps < most_steps; i++) {
         if (i % ROUND == 0) {
             for (int k = 0; k < s->n; k++) s->block[k].failures = 0;
             for (int k = 0; k < s->sections; k++) s->section[k].failures = 0;
@@ -258,7 +263,7 @@ static bool search(Search *s, PlanItem *items) {
     return found;
 }
 
-bool plan_search(PlanItem *items, int n, size_t height, Scratch *m) {
+bool plan_search(PlanItem *items, int n, size_t height, long most_steps, Scratch *m) {
     size_t count = 1;
     for (int i = 0; i < n; i++) count += items[i].size > 0;
     if (count > MOST_BLOCKS) return false;
@@ -267,8 +272,10 @@ bool plan_search(PlanItem *items, int n, size_t height, Scratch *m) {
     if (m->failed) return false;
     for (int i = 0; i < n; i++)
         if (items[i].size) s.block[s.n++] = (Block){.size = items[i].size, .item = i};
-    s.sections = find_sections(items, s.block, s.n, s.section);
+    Section *begin = scratch_new(m, count, sizeof *begin);
+    if (m->failed) return false;
+    s.sections = find_sections(items, s.block, s.n, s.section, begin);
     s.covered = scratch_new(m, find_lives(&s, items) + 1, sizeof *s.covered);
     for (int i = 0; i < s.sections; i++) assert(s.section[i].rest <= height);
-    return s.covered && search(&s, items);
+    return s.covered && search(&s, items, most_steps);
 }

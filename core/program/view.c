@@ -25,6 +25,7 @@ void view_args(const Program *p, const Op *op, KArgs *args) {
     for (int k = 0; k < OP_OUT; k++) args->out[k] = view_of(op->out[k] == NO_BUF ? NULL : &p->bufs[op->out[k]], NULL);
     args->state = op->state;
     args->begun = op->begun;
+    args->path = op->path;
 }
 
 /* How the elements of `b` are permuted: n blocks, (c, hw) in PyTorch's order, are stored as (hw, c). */

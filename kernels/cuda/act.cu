@@ -5,16 +5,16 @@
 template <ActFn ACT> struct ActValue {
     enum { INPUTS = 1 };
     ActAttr f;
-    __device__ void eight(float *y, const float (*x)[LANES], int64_t) const {
-        for (int i = 0; i < LANES; i++) y[i] = act_value(act_as(f, ACT), x[0][i]);
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t) const {
+        for (int i = 0; i < QUAD; i++) y[i] = act_value(act_as(f, ACT), x[0][i]);
     }
 };
 
 template <ActFn ACT> struct ActSlope {
     enum { INPUTS = 2 };
     ActAttr f;
-    __device__ void eight(float *dx, const float (*x)[LANES], int64_t) const {
-        for (int i = 0; i < LANES; i++) dx[i] = x[0][i] * act_slope(act_as(f, ACT), x[1][i]);
+    __device__ void four(float *dx, const float (*x)[QUAD], int64_t) const {
+        for (int i = 0; i < QUAD; i++) dx[i] = x[0][i] * act_slope(act_as(f, ACT), x[1][i]);
     }
 };
 

@@ -1,9 +1,11 @@
 /* attention_tiles.h: what a block of attention's kernels does with tiles: TILE rows of a head are multiplied by TILE
  * columns of the other side. Where operands have 16 bits and lie in whole words, tensor cores multiply (Cores), and
  * the factor of the third tile is rounded to 16 bits first; else nothing is rounded on the way (Plain). For
- * attention.cu. */
+ * attention_kernels.h. */
 #ifndef MT_ATTENTION_TILES_H
 #define MT_ATTENTION_TILES_H
+
+#include "program/attention.h"
 
 #include "elements.h"
 #include "cores.h"

@@ -43,6 +43,27 @@ static __device__ inline float param_at(const float *p, int64_t c, float absent)
 enum { PARAM_PAD = 4 };
 template <int N> static __device__ inline int param_place(int c, int pitch) { return c % N * pitch + c / N; }
 
+/* What a function has at least, where it may have none */
+#define ONE_OR(n) ((n) + ((n) == 0))
+
+/* params: of the thread's N channels, as f.prepare makes them from what lies in memory: once for all rows of threads, since where
+ * they lie a warp's requests would be N apart. All threads of the block must call it. */
+template <int N, typename F>
+static __device__ inline void params_load(const F &f, int64_t channels, float (*params)[ONE_OR(F::PARAMS)]) {
+    __shared__ float all[ONE_OR(F::PARAMS)][N * (WARP + PARAM_PAD)];
+    const int width = (int)blockDim.x * N, pitch = (int)blockDim.x + PARAM_PAD;
+    const int64_t first = (int64_t)blockIdx.x * width;
+    if (F::PARAMS > 0) {
+        for (int i = (int)(threadIdx.y * blockDim.x + threadIdx.x); i < width && first + i < channels; i += COLUMN_THREADS) {
+            f.prepare(first + i, params[0]);
+            for (int k = 0; k < F::PARAMS; k++) all[k][param_place<N>(i, pitch)] = params[0][k];
+        }
+        __syncthreads();
+        for (int n = 0; n < N && first + (int)threadIdx.x * N < channels; n++)
+            for (int k = 0; k < F::PARAMS; k++) params[n][k] = all[k][param_place<N>((int)threadIdx.x * N + n, pitch)];
+    }
+}
+
 /* ---- sums over the rows, two per channel, in double. The first kernel writes the sums of parts of the rows to the workspace, a
  *      second one adds them up.
  *
@@ -66,18 +87,28 @@ static __device__ inline double down_sum(double mine) {
     return sum;
 }
 
-/* ---- `f` is a struct with F::INPUTS and a function that adds the element of a row and channel to the channel's sums:
- *      void add(const float *x, int64_t row, int64_t channel, double *sum) const */
+/* ---- `f` is a struct with F::INPUTS, F::PARAMS, F::ROW and three functions: one makes a channel's parameters from what lies in
+ *      memory, one a row's; one adds an element to its channel's sums.
+ *      void prepare(int64_t channel, float *params) const
+ *      void row(int64_t row, int64_t channel, float *of_row) const: for the N channels from `channel` on
+ *      void add(const float *x, const float *params, const float *of_row, double *sum) const */
+
+/* Of sums that have neither */
+struct PlainSums {
+    enum { PARAMS = 0, ROW = 0 };
+    __device__ void prepare(int64_t, float *) const {}
+    __device__ void row(int64_t, int64_t, float *) const {}
+};
 
 template <int N, typename F>
 static __device__ inline void channels_add(const F &f, const ElementsOf<F::INPUTS> &x, const Piece<N> *pieces,
-                                           int64_t row, int64_t c, double (*sum)[SUMS]) {
+                                           const float (*params)[ONE_OR(F::PARAMS)], const float *of_row, double (*sum)[SUMS]) {
     float values[F::INPUTS][N];
     for (int k = 0; k < F::INPUTS; k++) piece_unpack(x.at[k].type, pieces[k], values[k]);
     for (int n = 0; n < N; n++) {
         float one[F::INPUTS];
         for (int k = 0; k < F::INPUTS; k++) one[k] = values[k][n];
-        f.add(one, row, c + n, sum[n]);
+        f.add(one, params[n], of_row, sum[n]);
     }
 }
 
@@ -104,17 +135,23 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 2)
     channels_kernel(F f, ElementsOf<F::INPUTS> x, double *parts, int64_t rows, int64_t channels) {
     const int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     double sum[N][SUMS] = {};
-    rows_walk<N>(x, rows, channels, c,
-                 [&](const Piece<N> *pieces, int64_t row) { channels_add<N>(f, x, pieces, row, c, sum); });
+    float params[N][ONE_OR(F::PARAMS)] = {};
+    params_load<N>(f, channels, params);
+    rows_walk<N>(x, rows, channels, c, [&](const Piece<N> *pieces, int64_t row) {
+        float of_row[ONE_OR(F::ROW)];
+        f.row(row, c, of_row);
+        channels_add<N>(f, x, pieces, params, of_row, sum);
+    });
     channels_store<N>(parts, channels, sum);
 }
 
-/* Enqueues the first kernel, which leaves channel_parts(rows, channels) parts in the workspace. */
+/* Enqueues the first kernel, which leaves channel_parts(rows, channels) parts in the workspace. pieces: a thread may have
+ * COLUMN_LANES channels */
 template <typename F>
-static inline int channels_run(const KArgs *a, Err *e, F f, ElementsOf<F::INPUTS> x, int64_t rows, int64_t channels) {
+static inline int channels_run(const KArgs *a, Err *e, F f, ElementsOf<F::INPUTS> x, int64_t rows, int64_t channels, bool pieces) {
     const int64_t parts = channel_parts(rows, channels);
     assert(a->workspace_bytes >= channel_workspace(rows, channels));
-    const bool whole = rows_fit(x, channels);
+    const bool whole = pieces && rows_fit(x, channels);
     return launch_op(a, e, whole ? channels_kernel<COLUMN_LANES, F> : channels_kernel<1, F>,
                      columns_grid(channels, whole ? COLUMN_LANES : 1, parts), columns_block(channels), f, x,
                      (double *)a->workspace, rows, channels);
@@ -147,17 +184,9 @@ enum { BY_CHANNEL_ROWS = 64 };
 template <int N, typename F>
 static __global__ void __launch_bounds__(COLUMN_THREADS, 2)
     by_channel_kernel(const __grid_constant__ F f, Elements y, ElementsOf<F::INPUTS> x, int64_t rows, int64_t channels) {
-    __shared__ float all[F::PARAMS][N * (WARP + PARAM_PAD)];
-    const int width = (int)blockDim.x * N, pitch = (int)blockDim.x + PARAM_PAD;
-    const int64_t first = (int64_t)blockIdx.x * width, c = first + (int)threadIdx.x * N;
-    float params[N][F::PARAMS];
-    for (int i = (int)(threadIdx.y * blockDim.x + threadIdx.x); i < width && first + i < channels; i += COLUMN_THREADS) {
-        f.prepare(first + i, params[0]);
-        for (int k = 0; k < F::PARAMS; k++) all[k][param_place<N>(i, pitch)] = params[0][k];
-    }
-    __syncthreads();
-    for (int n = 0; n < N && c < channels; n++)
-        for (int k = 0; k < F::PARAMS; k++) params[n][k] = all[k][param_place<N>((int)threadIdx.x * N + n, pitch)];
+    const int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
+    float params[N][F::PARAMS] = {};
+    params_load<N>(f, channels, params);
     rows_walk<N>(x, rows, channels, c, [&](const Piece<N> *pieces, int64_t row) {
         float values[F::INPUTS][N], result[N];
         for (int k = 0; k < F::INPUTS; k++) piece_unpack(x.at[k].type, pieces[k], values[k]);

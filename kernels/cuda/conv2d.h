@@ -1,5 +1,5 @@
 /* conv2d.h: a convolution op in a convolution's own words, and the ways in which it can be run. conv2d.c knows what
- * each way does and runs it. conv2d_choose.c prepares ops: it chooses the way. Shapes: x (N, C, H, W), w (O, C/groups,
+ * each way does and runs it. conv2d_choose.c says what can be chosen between. Shapes: x (N, C, H, W), w (O, C/groups,
  * KH, KW), y (N, O, OH, OW). */
 #ifndef MT_CONV2D_H
 #define MT_CONV2D_H

@@ -29,7 +29,7 @@ typedef struct Nvml Nvml;           /* nvml.c */
 typedef struct Ranks Ranks;         /* ranks.h */
 typedef struct Tuning Tuning;       /* tuning.h */
 typedef struct CudaFlights CudaFlights; /* flights.c */
-typedef struct CudaQueue CudaQueue; /* optim.cu: updates that wait to be enqueued as one kernel */
+typedef struct CudaQueue CudaQueue; /* queue.h: updates that wait to be enqueued as one kernel */
 
 typedef struct CudaDevice {
     Device base;
@@ -45,6 +45,7 @@ typedef struct CudaDevice {
     bool capturing;          /* a graph is being recorded */
     Err lost;                /* code != 0: the GPU's context is broken for good, and this is why */
     OpCache prepared;
+    void *ranges;            /* nvtx.c: the domain; NULL: no profiler is attached */
     void *properties;        /* cudnn_device.c; NULL before its first use, like the next four */
     Libraries *libraries;
     Nvml *nvml;
@@ -67,7 +68,7 @@ int cuda_check(CudaDevice *c, cudaError_t error, const char *what, Err *e);
 /* Makes this thread's calls go to the device; OK if it is not lost. */
 int cuda_ready(CudaDevice *c, Err *e);
 
-/* optim.cu: enqueues the updates that wait, if any. `run` calls it before an op whose kind differs from the last one's;
+/* queue.c: enqueues the updates that wait, if any. `run` calls it before an op whose kind differs from the last one's;
  * everything else that enqueues or waits calls it first. */
 int cuda_flush(CudaDevice *c, Err *e);
 void cuda_queue_free(CudaQueue *queue); /* NULL is allowed */
@@ -125,6 +126,12 @@ void cuda_flights_close(CudaFlights *f);
 /* ranks.c: device.h explains join. ranks_leave waits for the other ranks to leave, too, unless something has failed. */
 int cuda_join(Device *d, MeshAxis axis, Comm *comm, Err *e);
 void ranks_leave(CudaDevice *c);
+
+/* nvtx.c: ranges for profilers, named "WHAT WHERE"; where: NULL or "": nowhere. Each that is begun is ended. */
+void cuda_ranges_open(CudaDevice *c);
+void cuda_ranges_close(CudaDevice *c);
+void cuda_range_begin(const CudaDevice *c, const char *what, const char *where);
+void cuda_range_end(const CudaDevice *c);
 
 /* libraries.c, tuning.c and nvml.c; the emulated device has stand-ins for the first and the last. libraries_close also
  * closes what cudnn_device.c has. */

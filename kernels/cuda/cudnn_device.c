@@ -42,11 +42,23 @@ static int driver_or_stub(Err *e) {
                    "is no NVIDIA driver, and no stub of it at %s (CUDA_PATH names the toolkit)", first);
 }
 
+/* cuDNN opens NVRTC for an answer about a described GPU and closes it again, which takes 10 ms: it is held open. Where it is
+ * not found, cuDNN says what it lacks. */
+static void hold_nvrtc(void) {
+    static bool tried;
+    char name[32];
+    if (tried) return;
+    tried = true;
+    snprintf(name, sizeof name, "libnvrtc.so.%d", CUDART_VERSION / 1000);
+    (void)dlopen(name, RTLD_LAZY);
+}
+
 static int properties_fill(CudaDevice *c, cudnnBackendDescriptor_t d, Err *e) {
     cudnnStatus_t status;
     if (c->model.description) {
         int code = driver_or_stub(e);
         if (code) return code;
+        hold_nvrtc();
         status = cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
                                           (int64_t)strlen(c->model.description), c->model.description);
     } else {

@@ -42,7 +42,9 @@ static int real_run(Device *d, const KArgs *args, Err *e) {
     int code = cuda_ready(c, e);
     if (!code && c->last != args->kind) code = cuda_flush(c, e);
     c->last = args->kind;
+    cuda_range_begin(c, op_info(args->kind)->name, args->path);
     if (!code) code = op_exchanges(args->kind) ? cuda_exchange(c, runs[args->kind], args, e) : runs[args->kind](args, e);
+    cuda_range_end(c);
     if (!code && c->capturing) code = cuda_recording_check(c, e);
     return code;
 }
@@ -122,6 +124,7 @@ static void real_close(Device *d) {
     cudaStream_t stream = c->stream;
     ranks_leave(c);
     cuda_flights_close(c->flights);
+    cuda_ranges_close(c);
     cuda_release(c); /* before the stream: the libraries' handles use it */
     if (stream) cudaStreamDestroy(stream);
     (void)cudaGetLastError();
@@ -187,6 +190,7 @@ int cuda_open(int ordinal, Device **out, Err *e) {
         return code;
     }
     c->nvml = nvml_open(ordinal);
+    cuda_ranges_open(c);
     *out = &c->base;
     return OK;
 }

@@ -42,34 +42,31 @@ int k_cuda_dora_norm(const KArgs *a, Err *e) {
 
 /* ---- features */
 
-/* bias: data NULL where there is none */
-static __device__ inline float bias_at(Elements bias, int64_t i) { return bias.data ? element_at(bias, i) : 0.0f; }
-
 struct DoraFeatures {
-    enum { INPUTS = 1 };
-    Elements magnitude, norm, bias;
-    int64_t count;
-    __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
-        int64_t c = begin % count;
-        for (int i = 0; i < LANES; i++, c = c + 1 < count ? c + 1 : 0)
-            y[i] = dora_feature(x[0][i], bias_at(bias, c), dora_factor(element_at(magnitude, c), element_at(norm, c)));
+    enum { INPUTS = 1, PARAMS = 2 };
+    Elements magnitude, norm, bias; /* bias: data NULL where there is none */
+    __device__ void prepare(int64_t c, float *params) const {
+        params[0] = bias.data ? element_at(bias, c) : 0.0f;
+        params[1] = dora_factor(element_at(magnitude, c), element_at(norm, c));
     }
+    __device__ float at(const float *x, const float *params) const { return dora_feature(x[0], params[0], params[1]); }
 };
 
 int k_cuda_dora(const KArgs *a, Err *e) {
     assert(a->dora.x.count == a->dora.y.count && a->dora.x.count % a->dora.norm.count == 0);
     const ElementsOf<1> x = {{elements_of(&a->dora.x)}};
-    const DoraFeatures f = {elements_of(&a->dora.magnitude), elements_of(&a->dora.norm), elements_of(&a->dora.b), a->dora.norm.count};
-    return elements_run(a, e, f, x);
+    const DoraFeatures f = {elements_of(&a->dora.magnitude), elements_of(&a->dora.norm), elements_of(&a->dora.b)};
+    return by_channel_run(a, e, f, x, a->dora.x.count / a->dora.norm.count, a->dora.norm.count);
 }
 
 /* ---- the magnitudes' gradient */
 
-struct DoraTerms {
-    enum { INPUTS = 2 };
-    Elements bias;
-    __device__ void add(const float *x, int64_t, int64_t channel, double *sum) const {
-        sum[0] += (double)dora_term(x[0], x[1], bias_at(bias, channel));
+struct DoraTerms : PlainSums {
+    enum { INPUTS = 2, PARAMS = 1 };
+    Elements bias; /* data NULL where there is none */
+    __device__ void prepare(int64_t c, float *params) const { params[0] = bias.data ? element_at(bias, c) : 0.0f; }
+    __device__ void add(const float *x, const float *params, const float *, double *sum) const {
+        sum[0] += (double)dora_term(x[0], x[1], params[0]);
     }
 };
 
@@ -89,7 +86,7 @@ int k_cuda_dora_dm(const KArgs *a, Err *e) {
     const int64_t channels = a->dora_dm.norm.count, rows = a->dora_dm.x.count / channels;
     assert(a->dora_dm.dy.count == a->dora_dm.x.count && a->dora_dm.x.count % channels == 0);
     const ElementsOf<2> both = {{elements_of(&a->dora_dm.dy), elements_of(&a->dora_dm.x)}};
-    const int code = channels_run(a, e, DoraTerms{elements_of(&a->dora_dm.b)}, both, rows, channels);
+    const int code = channels_run(a, e, DoraTerms{{}, elements_of(&a->dora_dm.b)}, both, rows, channels, true);
     if (code) return code;
     return launch_op(a, e, dora_finish, channel_blocks(channels), channel_threads(), (const double *)a->workspace,
                      channel_parts(rows, channels), channels, (const float *)a->dora_dm.norm.data, elements_of(&a->dora_dm.dm));

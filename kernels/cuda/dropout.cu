@@ -4,17 +4,16 @@
 #include "elements.h"
 
 enum { DRAWN = 4 }; /* numbers that one call of Philox draws */
+static_assert((int)DRAWN == (int)QUAD, "a quad is one call");
 
 struct Dropout {
     enum { INPUTS = 1 };
     DropAttr drop;
     uint64_t seed;
     const uint32_t *calls;
-    __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
-        for (int i = 0; i < LANES; i += DRAWN) {
-            Philox r = philox(seed, RNG_DROPOUT, drop.id, *calls, (uint64_t)(begin + i) / DRAWN);
-            for (int k = 0; k < DRAWN; k++) y[i + k] = x[0][i + k] * dropout_keep(drop.p, r.x[k]);
-        }
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t begin) const {
+        const Philox r = philox(seed, RNG_DROPOUT, drop.id, *calls, (uint64_t)begin / DRAWN);
+        for (int i = 0; i < DRAWN; i++) y[i] = x[0][i] * dropout_keep(drop.p, r.x[i]);
     }
 };
 
@@ -24,8 +23,8 @@ struct DropoutWithin {
     DropAttr drop;
     uint64_t seed;
     const uint32_t *calls;
-    __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
-        for (int i = 0; i < LANES; i++)
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t begin) const {
+        for (int i = 0; i < QUAD; i++)
             y[i] = x[0][i] * dropout_factor(drop.p, seed, drop.id, *calls, (uint64_t)within_place(drop.within, begin + i));
     }
 };
@@ -37,8 +36,8 @@ struct DropoutChannels {
     uint64_t seed;
     const uint32_t *calls;
     int64_t channels, image; /* elements of an image */
-    __device__ void eight(float *y, const float (*x)[LANES], int64_t begin) const {
-        for (int i = 0; i < LANES; i++) {
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t begin) const {
+        for (int i = 0; i < QUAD; i++) {
             int64_t at = begin + i, number = at / image * channels + at % channels;
             y[i] = x[0][i] * dropout_factor(drop.p, seed, drop.id, *calls, (uint64_t)number);
         }

@@ -1,5 +1,6 @@
-/* elements.h: what kernels over elements in memory order share. A thread takes eight neighbours at a time: with 16-byte
- * loads and stores where the operands are aligned; element by element in the last piece, or where one is not aligned.
+/* elements.h: what kernels over elements in memory order share. A thread takes two quads of neighbours at a time: with loads and
+ * stores of 8 or 16 bytes where the operands are aligned; element by element in the last quad, or where one is not aligned. The
+ * threads of a block have neighbouring quads, so that each request of a warp is one piece of memory in every type.
  * Arithmetic is in fp32. */
 #ifndef MT_ELEMENTS_H
 #define MT_ELEMENTS_H
@@ -7,7 +8,8 @@
 #include "lanes.h"
 #include "launch.h"
 
-enum { LANES = 8, ELEMENT_THREADS = 256 };
+/* LANES: elements that a thread takes at a time; from one of its quads to the next it is QUAD_STEP elements. */
+enum { QUAD = 4, TURN_QUADS = 2, LANES = QUAD * TURN_QUADS, ELEMENT_THREADS = 256, QUAD_STEP = ELEMENT_THREADS * QUAD };
 
 typedef struct Elements { void *data; DType type; } Elements;
 template <int N> struct ElementsOf { Elements at[N]; };
@@ -19,48 +21,71 @@ static inline Elements elements_of(const View *v) {
 
 static __device__ inline float element_at(Elements x, int64_t i) { return dtype_load(x.type, x.data, (size_t)i); }
 
-static __host__ __device__ inline bool elements_aligned(Elements x) { return lanes_aligned<LANES>(x.type, x.data); }
+static __host__ __device__ inline bool elements_aligned(Elements x) { return lanes_aligned<QUAD>(x.type, x.data); }
 
-/* values[k] = elements [begin, begin + n) of operand k, then zeros; `begin` is a multiple of LANES. whole: n is LANES
- * and all operands are aligned; then all are loaded before the first is converted, so that their loads are under way
- * together. */
+/* Where a thread's first quad begins, and how far it is to the one that it takes in its next turn */
+static __device__ inline int64_t elements_first() {
+    return (int64_t)blockIdx.x * (TURN_QUADS * QUAD_STEP) + (int64_t)threadIdx.x * QUAD;
+}
+static __device__ inline int64_t elements_stride() { return (int64_t)gridDim.x * (TURN_QUADS * QUAD_STEP); }
+
+/* The N elements of x from `begin` on that lie before `count`, then zeros. aligned: x is for words of N, and begin is a multiple
+ * of N. */
 template <int N>
-static __device__ inline void elements_load(float (*values)[LANES], const ElementsOf<N> &x, int64_t begin, int n,
-                                            bool whole) {
-    if (whole) {
-        Piece<LANES> pieces[N];
-        for (int k = 0; k < N; k++) pieces[k] = piece_load<LANES>(x.at[k].type, x.at[k].data, begin);
-        for (int k = 0; k < N; k++) piece_unpack(x.at[k].type, pieces[k], values[k]);
+static __device__ inline void some_load(Elements x, int64_t begin, int64_t count, bool aligned, float *values) {
+    if (aligned && begin + N <= count) {
+        lanes_load<N>(x.type, x.data, begin, values);
         return;
     }
-    for (int k = 0; k < N; k++)
-        for (int i = 0; i < LANES; i++)
-            values[k][i] = i < n ? dtype_load(x.at[k].type, x.at[k].data, (size_t)(begin + i)) : 0.0f;
+    for (int i = 0; i < N; i++) values[i] = begin + i < count ? element_at(x, begin + i) : 0.0f;
 }
 
-static __device__ inline void elements_store(Elements y, int64_t begin, int n, bool whole, const float *values) {
-    if (whole) {
-        lanes_store<LANES>(y.type, y.data, begin, values);
+template <int N>
+static __device__ inline void some_store(Elements y, int64_t begin, int64_t count, bool aligned, const float *values) {
+    if (aligned && begin + N <= count) {
+        lanes_store<N>(y.type, y.data, begin, values);
         return;
     }
-    for (int i = 0; i < LANES; i++)
-        if (i < n) dtype_store(y.type, y.data, (size_t)(begin + i), values[i]);
+    for (int i = 0; i < N; i++)
+        if (begin + i < count) dtype_store(y.type, y.data, (size_t)(begin + i), values[i]);
 }
 
-/* ---- y = f(x...): `f` is a struct with F::INPUTS and a function that makes eight values, from element `begin` on, from
- *      those of the inputs: void eight(float *y, const float (*x)[LANES], int64_t begin) const. Lanes after the end of y
- *      are computed, too, and thrown away. All inputs have y's elements. */
+/* values[q][k] = quad q, from begin + q QUAD_STEP on, of operand k; zeros after the end. aligned: all operands are; then all
+ * quads are loaded before the first is converted, so that their loads are under way together. */
+template <int N>
+static __device__ inline void elements_load(float (*values)[N][QUAD], const ElementsOf<N> &x, int64_t begin, int64_t count,
+                                            bool aligned) {
+    if (aligned && begin + (TURN_QUADS - 1) * QUAD_STEP + QUAD <= count) {
+        Piece<QUAD> pieces[TURN_QUADS][N];
+        UNROLLED(TURN_QUADS)
+        for (int q = 0; q < TURN_QUADS; q++)
+            for (int k = 0; k < N; k++) pieces[q][k] = piece_load<QUAD>(x.at[k].type, x.at[k].data, begin + q * QUAD_STEP);
+        UNROLLED(TURN_QUADS)
+        for (int q = 0; q < TURN_QUADS; q++)
+            for (int k = 0; k < N; k++) piece_unpack(x.at[k].type, pieces[q][k], values[q][k]);
+        return;
+    }
+    for (int q = 0; q < TURN_QUADS; q++)
+        for (int k = 0; k < N; k++) some_load<QUAD>(x.at[k], begin + q * QUAD_STEP, count, aligned, values[q][k]);
+}
+
+/* ---- y = f(x...): `f` is a struct with F::INPUTS and a function that makes four values, from element `begin` on, a multiple of
+ *      four, from those of the inputs: void four(float *y, const float (*x)[QUAD], int64_t begin) const. Values after the end of
+ *      y are computed, too, and thrown away; begin is before it. All inputs have y's elements. */
 
 template <typename F>
 static __global__ void elements_kernel(F f, Elements y, ElementsOf<F::INPUTS> x, int64_t count, bool aligned) {
-    int64_t stride = (int64_t)gridDim.x * blockDim.x * LANES;
-    for (int64_t begin = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * LANES; begin < count; begin += stride) {
-        int n = count - begin < LANES ? (int)(count - begin) : LANES;
-        bool whole = aligned && n == LANES;
-        float values[F::INPUTS][LANES], result[LANES];
-        elements_load(values, x, begin, n, whole);
-        f.eight(result, values, begin);
-        elements_store(y, begin, n, whole, result);
+    for (int64_t begin = elements_first(); begin < count; begin += elements_stride()) {
+        float values[TURN_QUADS][F::INPUTS][QUAD];
+        elements_load(values, x, begin, count, aligned);
+        UNROLLED(TURN_QUADS)
+        for (int q = 0; q < TURN_QUADS; q++) {
+            const int64_t at = begin + q * QUAD_STEP;
+            float result[QUAD];
+            if (at >= count) continue;
+            f.four(result, values[q], at);
+            some_store<QUAD>(y, at, count, aligned, result);
+        }
     }
 }
 

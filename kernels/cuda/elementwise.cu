@@ -3,15 +3,15 @@
 
 struct Copied {
     enum { INPUTS = 1 };
-    __device__ void eight(float *y, const float (*x)[LANES], int64_t) const {
-        for (int i = 0; i < LANES; i++) y[i] = x[0][i];
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t) const {
+        for (int i = 0; i < QUAD; i++) y[i] = x[0][i];
     }
 };
 
 struct Sum {
     enum { INPUTS = 2 };
-    __device__ void eight(float *y, const float (*x)[LANES], int64_t) const {
-        for (int i = 0; i < LANES; i++) y[i] = x[0][i] + x[1][i];
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t) const {
+        for (int i = 0; i < QUAD; i++) y[i] = x[0][i] + x[1][i];
     }
 };
 

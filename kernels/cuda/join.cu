@@ -2,11 +2,12 @@
  * in the order in which it lies in memory; a run is all that has one outer index: (axis, inner). */
 #include "bias.h"
 #include "elements.h"
+#include "words.h"
 
 struct Product {
     enum { INPUTS = 2 };
-    __device__ void eight(float *y, const float (*x)[LANES], int64_t) const {
-        for (int i = 0; i < LANES; i++) y[i] = x[0][i] * x[1][i];
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t) const {
+        for (int i = 0; i < QUAD; i++) y[i] = x[0][i] * x[1][i];
     }
 };
 
@@ -16,87 +17,112 @@ int k_cuda_mul(const KArgs *a, Err *e) {
     return elements_run(a, e, Product{}, x);
 }
 
-/* length: elements of a run; start: the first element of the part in it */
-typedef struct Runs { int64_t length, start; } Runs;
+/* A whole tensor, a part of which is another one: runs of `run` words each, of which the part's are `part` from `start` on */
+typedef struct Runs { int64_t run, part, start; } Runs;
 
-static Runs runs_of(const KArgs *a, const View *v, int64_t start) {
+/* Of `part`, whose first index along the axis is `start`, in bytes */
+static Runs runs_of(const KArgs *a, const View *whole, const View *part, int64_t start) {
+    const int64_t size = (int64_t)dtype_size(whole->dtype);
     int64_t outer, inner;
-    assert(0 <= a->attr->axis.axis && a->attr->axis.axis < v->shape.rank && start >= 0);
-    assert(a->in[0].dtype == a->out[0].dtype && a->in[0].channels_last == a->out[0].channels_last);
-    view_split(v, a->attr->axis.axis, &outer, &inner);
-    Runs r = {v->count / outer, start * inner};
-    return r;
+    assert(0 <= a->attr->axis.axis && a->attr->axis.axis < whole->shape.rank && start >= 0);
+    assert(part->dtype == whole->dtype && part->channels_last == whole->channels_last);
+    view_split(whole, a->attr->axis.axis, &outer, &inner);
+    return Runs{whole->count / outer * size, part->count / outer * size, start * inner * size};
 }
 
-/* Copies between a part, of runs of `part` elements, and its place in the runs of the whole; out: from the whole */
-template <typename T>
-static __global__ void move_part(T *to, const T *from, Runs whole, int64_t part, int64_t count, bool out) {
-    int64_t stride = (int64_t)gridDim.x * blockDim.x;
+static uint64_t bits_of(const Runs &r, const View *whole, const View *part) {
+    return (uint64_t)(r.run | r.part | r.start) | (uintptr_t)whole->data | (uintptr_t)part->data;
+}
+
+static Runs in_words(const Runs &r, int bytes) { return Runs{r.run / bytes, r.part / bytes, r.start / bytes}; }
+
+/* ---- copies between parts and their places in the whole; out: from the whole. blockIdx.y: the part */
+
+struct Moves {
+    void *whole, *part[OP_IN];
+    Runs runs[OP_IN];
+    int64_t count[OP_IN]; /* words of a part */
+    bool out;
+};
+
+template <typename T> static __global__ void move_parts(const __grid_constant__ Moves m) {
+    const Runs r = m.runs[blockIdx.y];
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x, count = m.count[blockIdx.y];
+    T *const whole = (T *)m.whole, *const part = (T *)m.part[blockIdx.y];
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
-        int64_t place = i / part * whole.length + whole.start + i % part;
-        if (out) to[i] = from[place];
-        else to[place] = from[i];
+        const int64_t place = i / r.part * r.run + r.start + i % r.part;
+        if (m.out) part[i] = whole[place];
+        else whole[place] = part[i];
     }
 }
 
-/* to (whole runs) = the part at its place, 0 elsewhere */
-template <typename T>
-static __global__ void widen_part(T *to, const T *from, Runs whole, int64_t part, int64_t count) {
-    int64_t stride = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
-        int64_t k = i % whole.length - whole.start;
-        to[i] = k >= 0 && k < part ? from[i / whole.length * part + k] : T(0);
+/* start: the first part's */
+static int move(const KArgs *a, Err *e, const View *whole, const View *parts, int n, int64_t start, bool out) {
+    Moves m = {};
+    uint64_t bits = 0;
+    int64_t most = 0;
+    m.whole = whole->data;
+    m.out = out;
+    for (int k = 0; k < n; k++) {
+        m.runs[k] = runs_of(a, whole, &parts[k], start);
+        m.part[k] = parts[k].data;
+        bits |= bits_of(m.runs[k], whole, &parts[k]);
+        start += parts[k].shape.dim[a->attr->axis.axis];
     }
-}
-
-template <typename T>
-static int move_run(const KArgs *a, Err *e, const View *whole, const View *part, int64_t start, bool out) {
-    const View *to = out ? part : whole, *from = out ? whole : part;
-    return launch_op(a, e, move_part<T>, blocks_for(a, part->count, ELEMENT_THREADS), ELEMENT_THREADS, (T *)to->data,
-                     (const T *)from->data, runs_of(a, whole, start), runs_of(a, part, 0).length, part->count, out);
-}
-
-static int move(const KArgs *a, Err *e, const View *whole, const View *part, int64_t start, bool out) {
-    return (dtype_size(part->dtype) == 2 ? move_run<uint16_t> : move_run<uint32_t>)(a, e, whole, part, start, out);
+    const int bytes = word_bytes(bits);
+    for (int k = 0; k < n; k++) {
+        m.runs[k] = in_words(m.runs[k], bytes);
+        m.count[k] = parts[k].count * (int64_t)dtype_size(whole->dtype) / bytes;
+        most = max_i64(most, m.count[k]);
+    }
+    const dim3 grid(blocks_for(a, most, ELEMENT_THREADS), (unsigned)n);
+    return launch_op(a, e, FOR_WORDS(move_parts, bytes), grid, ELEMENT_THREADS, m);
 }
 
 int k_cuda_concat(const KArgs *a, Err *e) {
-    int64_t start = 0;
-    int code = OK;
-    for (int k = 0; k < OP_IN && a->in[k].count && !code; k++) {
-        code = move(a, e, &a->concat.y, &a->in[k], start, false);
-        start += a->in[k].shape.dim[a->attr->axis.axis];
-    }
-    return code;
+    int n = 0;
+    while (n < OP_IN && a->in[n].count) n++;
+    return move(a, e, &a->concat.y, a->in, n, 0, false);
 }
 
-int k_cuda_slice(const KArgs *a, Err *e) { return move(a, e, &a->slice.x, &a->slice.y, a->attr->axis.start, true); }
+int k_cuda_slice(const KArgs *a, Err *e) { return move(a, e, &a->slice.x, &a->slice.y, 1, a->attr->axis.start, true); }
 
-template <typename T> static int widen(const KArgs *a, Err *e) {
-    const View *dx = &a->slice_dx.dx, *dy = &a->slice_dx.dy;
-    return launch_op(a, e, widen_part<T>, blocks_for(a, dx->count, ELEMENT_THREADS), ELEMENT_THREADS, (T *)dx->data,
-                     (const T *)dy->data, runs_of(a, dx, a->attr->axis.start), runs_of(a, dy, 0).length, dx->count);
+/* ---- to (whole runs) = the part at its place, 0 elsewhere */
+
+template <typename T> static __global__ void widen_part(void *to, const void *from, Runs r, int64_t count) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const int64_t k = i % r.run - r.start;
+        T word = {};
+        if (k >= 0 && k < r.part) word = ((const T *)from)[i / r.run * r.part + k];
+        ((T *)to)[i] = word;
+    }
 }
 
 int k_cuda_slice_dx(const KArgs *a, Err *e) {
-    return (dtype_size(a->slice_dx.dx.dtype) == 2 ? widen<uint16_t> : widen<uint32_t>)(a, e);
+    const View *dx = &a->slice_dx.dx, *dy = &a->slice_dx.dy;
+    const Runs r = runs_of(a, dx, dy, a->attr->axis.start);
+    const int bytes = word_bytes(bits_of(r, dx, dy));
+    const int64_t count = dx->count * (int64_t)dtype_size(dx->dtype) / bytes;
+    return launch_op(a, e, FOR_WORDS(widen_part, bytes), blocks_for(a, count, ELEMENT_THREADS), ELEMENT_THREADS, dx->data,
+                     (const void *)dy->data, in_words(r, bytes), count);
 }
 
-template <typename T>
-static __global__ void roll(T *to, const T *from, Runs runs, int64_t count) {
-    int64_t stride = (int64_t)gridDim.x * blockDim.x;
+/* ---- each run turned by r.start */
+
+template <typename T> static __global__ void roll(void *to, const void *from, Runs r, int64_t count) {
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
-        to[i] = from[i % runs.length < runs.start ? i + runs.length - runs.start : i - runs.start];
-}
-
-template <typename T> static int roll_run(const KArgs *a, Err *e) {
-    const View *x = &a->roll.x;
-    return launch_op(a, e, roll<T>, blocks_for(a, x->count, ELEMENT_THREADS), ELEMENT_THREADS, (T *)a->roll.y.data,
-                     (const T *)x->data, runs_of(a, x, a->attr->axis.start), x->count);
+        ((T *)to)[i] = ((const T *)from)[i % r.run < r.start ? i + r.run - r.start : i - r.start];
 }
 
 int k_cuda_roll(const KArgs *a, Err *e) {
-    return (dtype_size(a->roll.x.dtype) == 2 ? roll_run<uint16_t> : roll_run<uint32_t>)(a, e);
+    const View *x = &a->roll.x, *y = &a->roll.y;
+    const Runs r = runs_of(a, x, y, a->attr->axis.start);
+    const int bytes = word_bytes(bits_of(r, x, y));
+    const int64_t count = x->count * (int64_t)dtype_size(x->dtype) / bytes;
+    return launch_op(a, e, FOR_WORDS(roll, bytes), blocks_for(a, count, ELEMENT_THREADS), ELEMENT_THREADS, y->data,
+                     (const void *)x->data, in_words(r, bytes), count);
 }
 
 int k_cuda_bias_db(const KArgs *a, Err *e) { return bias_sum(a, &a->bias_db.dy, &a->bias_db.db, NULL, 0, e); }

@@ -1,5 +1,5 @@
 /* linear.h: a linear layer's op in a matrix product's words, and the ways in which it can be run. linear.c knows what
- * each way does and runs it. linear_choose.c prepares ops: it chooses the way. Shapes: x (N, I), w (O, I), b (O), y
+ * each way does and runs it. linear_choose.c says what can be chosen between. Shapes: x (N, I), w (O, I), b (O), y
  * (N, O); leading dimensions of x and y are all part of N. */
 #ifndef MT_LINEAR_H
 #define MT_LINEAR_H

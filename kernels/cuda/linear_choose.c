@@ -1,6 +1,5 @@
-/* linear_choose.c: chooses the way and the library's algorithm that run a linear layer's op. A pick, if one fits; else
- * own kernels if there are few outputs, since memory then sets the pace and a library's tiles would be mostly empty;
- * else the library's first algorithm; in a race, the fastest of all. Only a race times anything.
+/* linear_choose.c: what tune.c wants to know of linear layers. The first choice are own kernels if there are few outputs,
+ * since memory then sets the pace and a library's tiles would be mostly empty; else the library's first algorithm.
  *
  * The library answers only where there is a GPU. So the workspace follows from shapes, or from the pick: it is the
  * same with and without a GPU. */
@@ -9,9 +8,8 @@
 
 #include "bias.h"
 #include "linear.h"
-#include "tuning.h"
-#include "bench.h"
 #include "small_n_gemm.h"
+#include "tune.h"
 #include "base/mem.h"
 #include "program/product.h"
 
@@ -43,22 +41,22 @@ static void place(const KArgs *a, LinearWay way, size_t room, LinearState *s) {
     s->way = g->epilogue ? LINEAR_FUSED : LINEAR_PLAIN;
 }
 
-static void place_small_n(const KArgs *a, size_t limit, LinearState *s) {
-    s->way = LINEAR_SMALL_N;
-    s->workspace = cuda_small_n_workspace(a, limit);
+/* The whole op's workspace if the placed product takes `bytes`; the sum of db runs after the product, in the same bytes. */
+static size_t whole(const KArgs *a, const LinearState *s, size_t bytes, size_t limit) {
+    return max_size(s->before + bytes, db_bytes(a, limit));
 }
 
-/* Sets the whole op's workspace if the product takes `bytes`; the sum of db runs after the product, in the same bytes. */
-static void grant(const KArgs *a, size_t bytes, size_t limit, LinearState *s) {
-    s->workspace = max_size(s->before + bytes, db_bytes(a, limit));
-}
-
-/* ---- making it ready */
+/* ---- one candidate */
 
 static void close_plans(LinearState *s) {
     gemm_close(s->plan);
     gemm_close(s->rest);
     s->plan = s->rest = NULL;
+}
+
+static void state_release(void *state) {
+    if (state) close_plans(state);
+    mem_free(state);
 }
 
 static bool fits_small_n(const KArgs *a) { return cuda_small_n_fits(product_operands(a).w); }
@@ -71,45 +69,125 @@ static int types_check(const KArgs *a, const Gemm *g, Err *e) {
                    dtype_name(other->dtype), dtype_name(g->out));
 }
 
-/* Opens the plans of a placed product within `bytes`, with the algorithm `id` (NULL: the library's first). *ready: the
- * library has it, or the device is not here. The rows that are left at the end use the library's first algorithm. */
-static int open_plans(const KArgs *a, const EngineId *id, size_t bytes, LinearState *s, bool *ready, Err *e) {
+/* Opens the plans of a placed product within `bytes`, with the algorithm `id` (NULL: the library's first). The rows that
+ * are left at the end use the library's first algorithm. A device that is not here has no plans. */
+static int open_plans(const KArgs *a, const EngineId *id, size_t bytes, LinearState *s, Err *e) {
     CudaDevice *c = cuda_of(a);
-    Gemm rest = s->gemm;
-    *ready = true;
+    const Gemm *g = &s->gemm;
+    Gemm rest = *g;
     if (c->ordinal == NOT_HERE) return OK;
     rest.m = s->wide ? (a->linear.y.count / rest.n) % rest.m : 0;
-    int code = gemm_open(c, &s->gemm, id, bytes, &s->plan, e);
+    int code = gemm_open(c, g, id, bytes, &s->plan, e);
     if (!code && s->plan && rest.m) code = gemm_open(c, &rest, NULL, bytes, &s->rest, e);
-    *ready = !code && s->plan && (s->rest || !rest.m);
-    if (!*ready) close_plans(s);
-    return code;
-}
-
-/* The product with its epilogue. If the library has none with it: without it, within the same bytes. */
-static int choose_first(const KArgs *a, size_t limit, LinearState *s, Err *e) {
-    bool ready;
-    if (fits_small_n(a)) {
-        place_small_n(a, limit, s);
-        return OK;
-    }
-    place(a, LINEAR_FUSED, limit, s);
-    size_t bytes = gemm_room(&s->gemm, limit - s->before), room = s->before + bytes;
-    grant(a, bytes, limit, s);
-    int code = types_check(a, &s->gemm, e);
-    if (!code) code = open_plans(a, NULL, bytes, s, &ready, e);
-    if (!code && !ready && s->way == LINEAR_FUSED) {
-        place(a, LINEAR_PLAIN, room, s);
-        bytes = gemm_room(&s->gemm, room - s->before);
-        code = open_plans(a, NULL, bytes, s, &ready, e);
-    }
-    if (code || ready) return code;
-    const Gemm *g = &s->gemm;
+    if (code || (s->plan && (s->rest || !rest.m))) return code;
     return err_set(e, ERR_UNSUPPORTED, "%s: no algorithm for a product (%lld, %lld, %lld) of %s within %zu bytes",
                    op_info(a->kind)->name, (long long)g->m, (long long)g->n, (long long)g->k, dtype_name(g->in), bytes);
 }
 
-/* ---- picks */
+static bool way_named(const char *name, LinearWay *way) {
+    for (int k = 0; k < LINEAR_WAYS; k++) {
+        *way = (LinearWay)k;
+        if (!strcmp(linear_ways[k], name)) return true;
+    }
+    return false;
+}
+
+static int open_product(const KArgs *a, LinearWay way, Candidate *from, LinearState *s, Err *e) {
+    place(a, way, from->limit, s);
+    if (s->way != way || from->workspace < s->before || from->workspace > from->limit)
+        return err_set(e, ERR_UNSUPPORTED, "%s: a product cannot be \"%s\" within %zu bytes", op_info(a->kind)->name,
+                       from->way, from->workspace);
+    int code = types_check(a, &s->gemm, e);
+    s->workspace = from->workspace;
+    if (!code) code = open_plans(a, from->any ? NULL : &from->engine, from->workspace - s->before, s, e);
+    if (!code && from->any && s->plan) gemm_id(s->plan, &from->engine);
+    return code;
+}
+
+static int open_small_n(const KArgs *a, const Candidate *from, LinearState *s, Err *e) {
+    if (!fits_small_n(a))
+        return err_set(e, ERR_UNSUPPORTED, "%s: too many outputs for own kernels", op_info(a->kind)->name);
+    s->way = LINEAR_SMALL_N;
+    s->workspace = cuda_small_n_workspace(a, from->limit);
+    return OK;
+}
+
+static int open_candidate(const KArgs *a, Candidate *from, void **state, size_t *workspace, Err *e) {
+    LinearState *s = mem_new(sizeof *s);
+    LinearWay way;
+    if (!s) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *s);
+    s->base.release = state_release;
+    int code = !way_named(from->way, &way) ? err_set(e, ERR_UNSUPPORTED, "no way of a linear layer: %s", from->way)
+               : way == LINEAR_SMALL_N     ? open_small_n(a, from, s, e)
+                                           : open_product(a, way, from, s, e);
+    if (code) {
+        state_release(s);
+        return code;
+    }
+    *state = s;
+    *workspace = s->workspace;
+    return OK;
+}
+
+/* ---- which there are */
+
+/* Offers the own kernels; false: there are none, or they were not taken. */
+static bool offer_small_n(const KArgs *a, size_t limit, Offer *offer, void *arg, Err *why) {
+    if (!fits_small_n(a)) return false;
+    Candidate c = {.way = linear_ways[LINEAR_SMALL_N], .limit = limit, .workspace = cuda_small_n_workspace(a, limit)};
+    return offer(arg, &c, why);
+}
+
+/* The product with its epilogue. If the library has none with it: without it, within the same bytes. */
+static int first_choice(const KArgs *a, size_t limit, Offer *take, void *arg, Err *e) {
+    LinearState s = {.way = LINEAR_FUSED};
+    Err why = {.code = OK};
+    if (offer_small_n(a, limit, take, arg, &why)) return OK;
+    place(a, LINEAR_FUSED, limit, &s);
+    Candidate c = {.way = linear_ways[s.way], .any = true, .limit = limit,
+                   .workspace = whole(a, &s, gemm_room(&s.gemm, limit - s.before), limit)};
+    if (take(arg, &c, &why)) return OK;
+    if (why.code == ERR_UNSUPPORTED && s.way == LINEAR_FUSED) {
+        c.way = linear_ways[LINEAR_PLAIN];
+        c.limit = c.workspace;
+        if (take(arg, &c, &why)) return OK;
+    }
+    return err_set(e, why.code, "%s", why.text);
+}
+
+/* Bytes that the product of a way takes with an algorithm, and the rows that are left; false: the library has none. */
+static bool product_needs(const KArgs *a, const LinearState *placed, const EngineId *id, size_t room, size_t *bytes) {
+    LinearState s = *placed;
+    bool ready = open_plans(a, id, room, &s, NULL) == OK;
+    if (ready) *bytes = max_size(gemm_workspace(s.plan), s.rest ? gemm_workspace(s.rest) : 0);
+    close_plans(&s);
+    return ready;
+}
+
+static int candidates(const KArgs *a, size_t limit, const Candidate *than, Offer *compete, void *arg, Err *e) {
+    Err why;
+    bool over = false;
+    int code = OK;
+    (void)than; /* every way may compete */
+    for (int k = 0; k < LINEAR_SMALL_N && !code && !over; k++) {
+        EngineId id[GEMM_CANDIDATES];
+        LinearState s = {.way = (LinearWay)k};
+        size_t bytes = 0;
+        int n = 0;
+        place(a, (LinearWay)k, limit, &s);
+        if (s.way != (LinearWay)k || types_check(a, &s.gemm, NULL)) continue;
+        code = gemm_candidates(cuda_of(a), &s.gemm, limit - s.before, id, &n, e);
+        for (int i = 0; i < n && !code && !over; i++) {
+            if (!product_needs(a, &s, &id[i], limit - s.before, &bytes)) continue;
+            Candidate c = {.way = linear_ways[k], .engine = id[i], .limit = limit, .workspace = whole(a, &s, bytes, limit)};
+            over = compete(arg, &c, &why);
+        }
+    }
+    if (!code && !over) offer_small_n(a, limit, compete, arg, &why);
+    return code;
+}
+
+/* ---- the op's name */
 
 void linear_text(const KArgs *a, char text[PICK_OP]) {
     const Gemm g = linear_gemm(a);
@@ -128,146 +206,14 @@ void linear_text(const KArgs *a, char text[PICK_OP]) {
     snprintf(text + at, (size_t)(PICK_OP - at), " act=%d,%g tf32=%d", l->fused.act, (double)l->fused.slope, l->tf32);
 }
 
-static bool way_named(const char *name, LinearWay *way) {
-    for (int k = 0; k < LINEAR_WAYS; k++) {
-        *way = (LinearWay)k;
-        if (!strcmp(linear_ways[k], name)) return true;
-    }
-    return false;
-}
-
-/* Takes the pick, under its own limit, which may differ from the caller's. false: it no longer applies, because its
- * algorithm is gone or wants more workspace than before, or because its line was changed. */
-static bool choose_picked(const KArgs *a, const Pick *pick, LinearState *s) {
-    LinearWay way;
-    bool ready;
-    if (!way_named(pick->way, &way)) return false;
-    if (way == LINEAR_SMALL_N) {
-        if (!fits_small_n(a)) return false;
-        place_small_n(a, pick->limit, s);
-        return s->workspace == pick->workspace;
-    }
-    place(a, way, pick->limit, s);
-    if (s->way != way || pick->workspace < s->before || pick->workspace > pick->limit) return false;
-    if (types_check(a, &s->gemm, NULL)) return false;
-    s->workspace = pick->workspace;
-    return open_plans(a, &pick->engine, s->workspace - s->before, s, &ready, NULL) == OK && ready;
-}
-
-/* ---- races */
-
-typedef struct Winner { LinearWay way; EngineId engine; size_t workspace; double us; } Winner;
-
-/* first: microseconds of the first choice */
-typedef struct Contest { const KArgs *a; size_t limit; Bench race; double first; } Contest;
-
-/* Times one way and algorithm against the winner so far. What cannot be run does not win; a lost device ends the race. */
-static int compete(Contest *q, LinearWay way, const EngineId *id, Winner *winner, Err *e) {
-    LinearState s = {.way = way};
-    bool ready = true;
-    double us = 0;
-    int code = OK;
-    if (way == LINEAR_SMALL_N) {
-        place_small_n(q->a, q->limit, &s);
-    } else {
-        place(q->a, way, q->limit, &s);
-        code = open_plans(q->a, id, q->limit - s.before, &s, &ready, e);
-        if (!code && ready) {
-            size_t rest = s.rest ? gemm_workspace(s.rest) : 0;
-            grant(q->a, max_size(gemm_workspace(s.plan), rest), q->limit, &s);
-        }
-    }
-    if (!code && ready) code = bench_time(&q->race, linear_run, &s, s.workspace, winner->us, &us, e);
-    close_plans(&s);
-    if (cuda_of(q->a)->lost.code) return code;
-    /* the first choice stays unless the gain is more than the noise */
-    if (!code && ready && us < winner->us && us < RACE_GAIN * q->first) *winner = (Winner){way, *id, s.workspace, us};
+static int op_text(const KArgs *a, char text[PICK_OP], Err *e) {
+    (void)e;
+    linear_text(a, text);
     return OK;
 }
 
-static int compete_all(Contest *q, LinearWay way, Winner *winner, Err *e) {
-    EngineId id[GEMM_CANDIDATES] = {{.engine = 0}};
-    LinearState s = {.way = way};
-    int n = 1, code = OK;
-    if (way == LINEAR_SMALL_N && !fits_small_n(q->a)) return OK;
-    if (way != LINEAR_SMALL_N) {
-        place(q->a, way, q->limit, &s);
-        if (s.way != way || types_check(q->a, &s.gemm, NULL)) return OK;
-        code = gemm_candidates(cuda_of(q->a), &s.gemm, q->limit - s.before, id, &n, e);
-    }
-    for (int k = 0; k < n && !code; k++) code = compete(q, way, &id[k], winner, e);
-    return code;
-}
-
-/* *s is the first choice. It becomes the fastest one, which is kept as a pick. */
-static int choose_raced(const KArgs *a, const char *op, size_t limit, LinearState *s, Err *e) {
-    CudaDevice *c = cuda_of(a);
-    Contest q = {.a = a, .limit = limit};
-    Winner winner = {.way = s->way, .workspace = s->workspace};
-    if (s->plan) gemm_id(s->plan, &winner.engine);
-    int code = bench_open(&q.race, &c->base, a, 2 * c->model.l2_bytes, e);
-    if (code) return code;
-    code = bench_time(&q.race, linear_run, s, s->workspace, 0, &q.first, e);
-    winner.us = q.first;
-    for (int k = 0; k < LINEAR_WAYS && !code; k++) code = compete_all(&q, (LinearWay)k, &winner, e);
-    bench_close(&q.race);
-    if (code) return code;
-    LinearState fastest = {.base = s->base};
-    Pick pick = {.version = gemm_version(), .limit = limit, .engine = winner.engine, .workspace = winner.workspace,
-                 .us = winner.us};
-    snprintf(pick.op, sizeof pick.op, "%s", op);
-    snprintf(pick.way, sizeof pick.way, "%s", linear_ways[winner.way]);
-    if (choose_picked(a, &pick, &fastest)) {
-        close_plans(s);
-        *s = fastest;
-        return tuning_keep(c, &pick, e);
-    }
-    close_plans(&fastest);
-    /* the library's first choice may be one that cannot be asked for by name: then it stays, without a pick */
-    return winner.us == q.first ? OK : err_set(e, ERR_INTERNAL, "what won the race of %s cannot be had again", op);
-}
-
-static int choose(const KArgs *a, size_t limit, LinearState *s, Err *e) {
-    char op[PICK_OP];
-    const Pick *pick;
-    bool race;
-    linear_text(a, op);
-    int code = tuning_ask(cuda_of(a), gemm_version(), op, limit, &pick, &race, e);
-    if (code) return code;
-    if (pick && !race && choose_picked(a, pick, s)) return OK;
-    code = choose_first(a, limit, s, e);
-    return code || !race ? code : choose_raced(a, op, limit, s, e);
-}
-
-/* ---- the ops */
-
-static void state_release(void *state) {
-    if (state) close_plans(state);
-    mem_free(state);
-}
-
-static int prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    LinearState *s = mem_new(sizeof *s);
-    if (!s) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *s);
-    s->base.release = state_release;
-    int code = choose(a, limit, s, e);
-    if (code) {
-        state_release(s);
-        return code;
-    }
-    *state = s;
-    *workspace = s->workspace;
-    return OK;
-}
-
-int k_cuda_linear_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(a, limit, state, workspace, e);
-}
-
-int k_cuda_linear_dx_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(a, limit, state, workspace, e);
-}
-
-int k_cuda_linear_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(a, limit, state, workspace, e);
-}
+static const Tunable layer = {.version = gemm_version, .text = op_text, .first = first_choice, .candidates = candidates,
+                              .open = open_candidate, .run = linear_run};
+TUNED(linear, layer)
+TUNED(linear_dx, layer)
+TUNED(linear_dw, layer)

@@ -2,6 +2,7 @@
  * terms in fp32. */
 #include "cross_entropy.h"
 #include "program/loss.h"
+#include "rows.h"
 #include "sums.h"
 
 enum { LOSS_THREADS = ELEMENT_THREADS, LOSS_WARPS = LOSS_THREADS / WARP };
@@ -89,32 +90,45 @@ static __device__ inline int lane_index() { return (int)(threadIdx.x % WARP); }
 static __device__ inline int64_t first_row() { return (int64_t)blockIdx.x * LOSS_WARPS + threadIdx.x / WARP; }
 static __device__ inline int64_t row_stride() { return (int64_t)gridDim.x * LOSS_WARPS; }
 
-/* The largest of a row, and the sum of exp(x - max) */
-typedef struct ExpSum { float max; double sum; } ExpSum;
+/* Where a row of x lies, and what a warp may read beside it: its elements are [first, end). Pieces of LANES begin where words do, not
+ * where rows do; one that is not the row's alone is loaded as a word if it lies in [0, room), and what is not the row's is dropped.
+ * In a kernel that writes x no other row may be read. */
+typedef struct LogitRow { int64_t first, end, room; bool aligned; } LogitRow;
 
-/* The row of x that begins at element `row`, by a warp. It is read once: when a larger maximum turns up, the sum so
- * far is scaled down. A lane takes eight elements at a time, so that their loads are under way together. */
-static __device__ inline ExpSum exp_sum_row(Elements x, int64_t row, int64_t classes) {
-    float most = -INFINITY;
-    double sum = 0;
-    for (int64_t c = lane_index(); c < classes; c += WARP * LANES) {
-        float values[LANES], before = most, part = 0;
-        for (int i = 0; i < LANES; i++)
-            values[i] = c + i * WARP < classes ? element_at(x, row + c + i * WARP) : -INFINITY;
-        for (int i = 0; i < LANES; i++) most = fmaxf(most, values[i]);
-        const float top = most == -INFINITY ? 0 : most; /* infinity - infinity would be NaN */
-        for (int i = 0; i < LANES; i++) part += expf(values[i] - top);
-        sum = sum * (double)expf(before - top) + (double)part;
-    }
-    ExpSum s = {warp_max(most), 0};
-    s.sum = warp_sum(sum * (double)expf(most - s.max));
-    return s;
+static __device__ inline LogitRow logit_row(Elements x, int64_t n, int64_t rows, int64_t classes, bool read_only) {
+    return LogitRow{n * classes, (n + 1) * classes, read_only ? rows * classes : 0, lanes_aligned<LANES>(x.type, x.data)};
 }
 
-static __device__ inline Softmax softmax_row(const LossAttr *attr, bool ignored, Elements x, int64_t row,
-                                             int64_t classes) {
+/* The piece from `begin` on, a multiple of LANES; `absent` where it is not the row's */
+static __device__ inline void logits_load(Elements x, const LogitRow &r, int64_t begin, float absent, float *values) {
+    const bool own = begin >= r.first && begin + LANES <= r.end;
+    if (r.aligned && (own || begin + LANES <= r.room)) {
+        lanes_load<LANES>(x.type, x.data, begin, values);
+        for (int i = 0; i < LANES && !own; i++)
+            if (begin + i < r.first || begin + i >= r.end) values[i] = absent;
+        return;
+    }
+    for (int i = 0; i < LANES; i++)
+        values[i] = begin + i >= r.first && begin + i < r.end ? element_at(x, begin + i) : absent;
+}
+
+/* Of a row, by a warp, which reads it once. The loads of EXP_PIECES are under way together. */
+enum { EXP_PIECES = 2 };
+static __device__ inline ExpSum exp_sum_row(Elements x, const LogitRow &r) {
+    ExpSum mine = exp_sum_none();
+    for (int64_t at = r.first / LANES * LANES + lane_index() * LANES; at < r.end; at += EXP_PIECES * WARP * LANES) {
+        float values[EXP_PIECES][LANES];
+        UNROLLED(EXP_PIECES)
+        for (int k = 0; k < EXP_PIECES; k++) logits_load(x, r, at + k * WARP * LANES, -INFINITY, values[k]);
+        UNROLLED(EXP_PIECES)
+        for (int k = 0; k < EXP_PIECES; k++) exp_sum_add(&mine, values[k], LANES);
+    }
+    return row_exp_sum(mine, row_lane(1));
+}
+
+static __device__ inline Softmax softmax_row(const LossAttr *attr, bool ignored, Elements x, const LogitRow &r) {
     if (ignored || attr->log) return Softmax{0, 0};
-    const ExpSum s = exp_sum_row(x, row, classes);
+    const ExpSum s = exp_sum_row(x, r);
     return Softmax{s.max, (float)log(s.sum)};
 }
 
@@ -127,7 +141,7 @@ static __global__ void cross_entropy_terms(LossTo to, Elements x, Elements targe
     LossPart mine = {0, 0};
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
         bool ignored = t[n] == to.attr.ignore_index;
-        Softmax s = softmax_row(&to.attr, ignored, x, n * classes, classes);
+        Softmax s = softmax_row(&to.attr, ignored, x, logit_row(x, n, rows, classes, true));
         if (to.stats && lane_index() == 0) to.stats[n] = s;
         if (ignored) continue;
         for (int64_t c = lane_index(); c < classes && to.attr.smoothing != 0; c += WARP)
@@ -147,7 +161,7 @@ static __global__ void cross_entropy_own(SoftmaxPart *own, LossAttr attr, Elemen
     for (int64_t n = first_row(); n < rows; n += row_stride()) {
         const int64_t c = t[n] - loss_first(&attr, classes);
         const bool ignored = t[n] == attr.ignore_index;
-        const ExpSum s = ignored ? ExpSum{0, 0} : exp_sum_row(x, n * classes, classes);
+        const ExpSum s = ignored ? ExpSum{0, 0} : exp_sum_row(x, logit_row(x, n, rows, classes, true));
         double all = 0;
         for (int64_t i = lane_index(); i < classes && !ignored && attr.smoothing != 0; i += WARP)
             all += (double)element_at(x, n * classes + i);
@@ -224,12 +238,12 @@ static __device__ inline double weights_sum(const float *w, int64_t classes) {
     return block_sum(sum);
 }
 
-/* A lane takes N neighbours at a time, SLOPE_PIECES times; their loads are under way before the first is stored. Pieces begin where
- * words do, not where rows do: what a row shares of a piece with its neighbours goes element by element. */
+/* A lane takes a piece at a time, SLOPE_PIECES times; their loads are under way before the first is stored. What a row shares of a
+ * piece with its neighbours goes element by element: dx may be x. aligned: of dx, too */
 enum { SLOPE_PIECES = 2 };
 
-template <int N>
-static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements targets, int64_t rows, int64_t classes) {
+static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements targets, int64_t rows, int64_t classes,
+                                            bool aligned) {
     const int32_t *t = (const int32_t *)targets.data;
     double count = to.attr.sum ? 1.0 : samples_counted(to.counted, to.w, to.samples, to.attr.ignore_index);
     const int64_t shard = loss_first(&to.attr, classes), all_classes = loss_classes(&to.attr, classes);
@@ -239,23 +253,18 @@ static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements ta
         const int64_t first = n * classes, end = first + classes;
         const int32_t label = t[n];
         const bool ignored = label == to.attr.ignore_index;
-        Softmax s = to.stats ? to.stats[n] : softmax_row(&to.attr, ignored, x, first, classes);
+        const LogitRow row = logit_row(x, n, rows, classes, false);
+        Softmax s = to.stats ? to.stats[n] : softmax_row(&to.attr, ignored, x, row);
         float mass = ignored ? 0 : loss_mass(&to.attr, to.w, label, all, all_classes, s);
         __syncwarp(); /* dx may be x, which other lanes have read */
-        for (int64_t at = first / N * N + lane_index() * N; at < end; at += SLOPE_PIECES * WARP * N) {
-            float values[SLOPE_PIECES][N];
+        for (int64_t at = first / LANES * LANES + lane_index() * LANES; at < end; at += SLOPE_PIECES * WARP * LANES) {
+            float values[SLOPE_PIECES][LANES];
+            UNROLLED(SLOPE_PIECES)
+            for (int k = 0; k < SLOPE_PIECES; k++) logits_load(x, row, at + k * WARP * LANES, 0, values[k]);
             UNROLLED(SLOPE_PIECES)
             for (int k = 0; k < SLOPE_PIECES; k++) {
-                const int64_t begin = at + k * WARP * N;
-                if (begin >= first && begin + N <= end) lanes_load<N>(x.type, x.data, begin, values[k]);
-                else
-                    for (int i = 0; i < N; i++)
-                        values[k][i] = begin + i >= first && begin + i < end ? element_at(x, begin + i) : 0;
-            }
-            UNROLLED(SLOPE_PIECES)
-            for (int k = 0; k < SLOPE_PIECES; k++) {
-                const int64_t begin = at + k * WARP * N;
-                for (int i = 0; i < N; i++) {
+                const int64_t begin = at + k * WARP * LANES;
+                for (int i = 0; i < LANES; i++) {
                     const int64_t c = begin + i - first;
                     if (c < 0 || c >= classes) continue;
                     float d = to.attr.log ? 0 : mass * expf(values[k][i] - s.max - s.log_sum);
@@ -263,9 +272,9 @@ static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements ta
                     if (shard + c == label) d -= loss_sure(&to.attr, to.w, c);
                     values[k][i] = ignored ? 0.0f : scale * d;
                 }
-                if (begin >= first && begin + N <= end) lanes_store<N>(to.dx.type, to.dx.data, begin, values[k]);
+                if (aligned && begin >= first && begin + LANES <= end) lanes_store<LANES>(to.dx.type, to.dx.data, begin, values[k]);
                 else
-                    for (int i = 0; i < N; i++)
+                    for (int i = 0; i < LANES; i++)
                         if (begin + i >= first && begin + i < end)
                             dtype_store(to.dx.type, to.dx.data, (size_t)(begin + i), values[k][i]);
             }
@@ -294,9 +303,8 @@ int cuda_cross_entropy_slopes(const KArgs *a, const View *all, Err *e) {
     /* few, since each of them counts all labels */
     int64_t few = (int64_t)cuda_of(a)->model.processors * SLOPE_BLOCKS;
     unsigned blocks = (unsigned)min_i64((t->count + LOSS_WARPS - 1) / LOSS_WARPS, few);
-    const bool whole = elements_aligned(elements_of(x)) && elements_aligned(to.dx);
-    return launch_op(a, e, whole ? cross_entropy_slopes<LANES> : cross_entropy_slopes<1>, blocks, LOSS_THREADS, to,
-                     elements_of(x), elements_of(t), t->count, x->count / t->count);
+    return launch_op(a, e, cross_entropy_slopes, blocks, LOSS_THREADS, to, elements_of(x), elements_of(t), t->count,
+                     x->count / t->count, lanes_fit<LANES>(dx->data, dx->dtype, 0));
 }
 
 int k_cuda_cross_entropy_dx(const KArgs *a, Err *e) {
@@ -326,19 +334,22 @@ int cuda_cross_entropy_finish(const KArgs *a, const void *sums, size_t bytes, Er
 /* ---- losses of single elements: x and t of one shape and order */
 
 static __global__ void element_terms(LossTo to, Elements x, Elements t, int64_t count, int64_t) {
-    int64_t stride = (int64_t)gridDim.x * blockDim.x * LANES;
     ElementsOf<2> both = {{x, t}};
     bool aligned = elements_aligned(x) && elements_aligned(t);
     LossPart mine = {0, 0};
-    for (int64_t begin = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * LANES; begin < count; begin += stride) {
-        int n = count - begin < LANES ? (int)(count - begin) : LANES;
-        float values[2][LANES], sum = 0;
-        elements_load(values, both, begin, n, aligned && n == LANES);
-        for (int i = 0; i < LANES; i++)
-            if (i < n)
-                sum += loss_term(to.attr.f, values[0][i], values[1][i], loss_beta(&to.attr, to.w, to.weights, begin + i));
-        mine.sum += sum;
-        mine.count += n;
+    for (int64_t begin = elements_first(); begin < count; begin += elements_stride()) {
+        float values[TURN_QUADS][2][QUAD];
+        elements_load(values, both, begin, count, aligned);
+        UNROLLED(TURN_QUADS)
+        for (int q = 0; q < TURN_QUADS; q++) {
+            const float(*x4)[QUAD] = values[q];
+            for (int i = 0; i < QUAD; i++) {
+                const int64_t at = begin + q * QUAD_STEP + i;
+                if (at >= count) break;
+                mine.sum += (double)loss_term(to.attr.f, x4[0][i], x4[1][i], loss_beta(&to.attr, to.w, to.weights, at));
+                mine.count++;
+            }
+        }
     }
     part_store(&to, mine);
 }
@@ -350,9 +361,9 @@ struct ElementSlope {
     int64_t count;
     const float *w; /* [weights] or NULL */
     int64_t weights;
-    __device__ void eight(float *dx, const float (*x)[LANES], int64_t begin) const {
+    __device__ void four(float *dx, const float (*x)[QUAD], int64_t begin) const {
         float scale = loss_slope_scale(&attr, state, (double)count);
-        for (int i = 0; i < LANES; i++)
+        for (int i = 0; i < QUAD; i++)
             dx[i] = scale * loss_slope(attr.f, x[0][i], x[1][i], loss_beta(&attr, w, weights, begin + i));
     }
 };

@@ -2,6 +2,7 @@
  * of a sample (norm). Statistics are fp32, summed in double. */
 #include "channels.h"
 #include "program/norm.h"
+#include "rows.h"
 #include "sums.h"
 
 enum { NORM_THREADS = ELEMENT_THREADS };
@@ -17,9 +18,9 @@ static int prepare_sums(const KArgs *a, const View *x, void **state, size_t *wor
 
 /* ---- batch normalisation, forward */
 
-struct Squares {
+struct Squares : PlainSums {
     enum { INPUTS = 1 };
-    __device__ void add(const float *x, int64_t, int64_t, double *sum) const {
+    __device__ void add(const float *x, const float *, const float *, double *sum) const {
         const double value = x[0];
         sum[0] += value;
         sum[1] += value * value;
@@ -82,7 +83,7 @@ int k_cuda_batchnorm(const KArgs *a, Err *e) {
     Batch b = {a->attr->norm, (const double *)a->workspace, channel_parts(rows, channels), rows, channels,
                (float *)a->batchnorm.mean.data, (float *)a->batchnorm.istd.data, (float *)mean->data,
                (float *)var->data, (int32_t *)a->batchnorm.batches.data};
-    int code = channels_run(a, e, Squares{}, x, rows, channels);
+    int code = channels_run(a, e, Squares{}, x, rows, channels, true);
     if (!code && b.batches) code = launch_op(a, e, count_batch, 1, 1, b.batches);
     if (!code) code = launch_op(a, e, batch_finish, channel_blocks(channels), channel_threads(), b);
     BatchScale f = {floats(&a->batchnorm.w), floats(&a->batchnorm.b), b.mean, b.istd, 0, false};
@@ -205,27 +206,18 @@ static __global__ void norm_dx_kernel(const __grid_constant__ Groups g) {
     }
 }
 
-/* ---- the same where a group is a row, and rows have the same parameters (layer norm, RMSNorm). Some warps of the block share a row,
- *      so many that its elements fit into their registers; the parameters lie in shared memory, for all rows of the block. */
+/* ---- the same where a group is a row, and rows have the same parameters (layer norm, RMSNorm): rows.h. The parameters lie in
+ *      shared memory, for all rows of the block. A thread has pieces of LANES channels: piece k from (k * lanes + lane) * LANES on. */
 
-enum { ROW_PIECES = 4, ROW_WARPS = NORM_THREADS / WARP, ROW_PARAMS = 8192 + LANES * PARAM_PAD, ROW_BLOCKS = 2 /* per processor */ };
+enum { ROW_PIECES = ROW_VALUES / LANES, ROW_PARAMS = 8192 + LANES * PARAM_PAD };
 
 /* warps: 0 where the rows are not such, or too long */
-static int row_warps(const Groups &g, int params) {
+static int norm_warps(const Groups &g, int params) {
+    const int warps = row_warps(g.size);
     const bool fit = lanes_fit<LANES>(g.x.data, g.x.type, g.size) && lanes_fit<LANES>(g.y.data, g.y.type, g.size) &&
                      (!g.dy.data || lanes_fit<LANES>(g.dy.data, g.dy.type, g.size));
-    int warps = 1;
-    while (warps * (WARP * LANES * ROW_PIECES) < g.size && warps <= ROW_WARPS) warps *= 2;
     if (!fit || g.groups != 1 || g.rows != 1 || params * (g.size + LANES * PARAM_PAD) > ROW_PARAMS) return 0;
-    return warps <= ROW_WARPS ? warps : 0;
-}
-
-/* A thread's place in the rows: piece k has the channels from (k * lanes + lane) * LANES on. */
-typedef struct RowLane { int lanes, lane, rows, row; } RowLane; /* rows that a block has at once, and which of them */
-
-static __device__ inline RowLane row_lane(int warps) {
-    const int lanes = warps * WARP, lane = (int)threadIdx.x;
-    return RowLane{lanes, lane % lanes, NORM_THREADS / lanes, lane / lanes};
+    return g.size <= warps * (WARP * ROW_VALUES) ? warps : 0;
 }
 
 static __device__ inline void row_params(const Groups &g, const float *from, float *params) {
@@ -243,20 +235,6 @@ static __device__ inline void row_load(float (*values)[LANES], Elements x, int64
     }
     UNROLLED(ROW_PIECES)
     for (int k = 0; k < ROW_PIECES; k++) piece_unpack(x.type, pieces[k], values[k]);
-}
-
-/* The sum over the threads of a row; all threads of the block must call it. */
-static __device__ inline double row_sum(double x, const RowLane &r) {
-    __shared__ double of_warp[ROW_WARPS];
-    const int warps = r.lanes / WARP, first = r.row * warps;
-    double sum = 0;
-    x = warp_sum(x);
-    if (warps == 1) return x;
-    __syncthreads(); /* an earlier sum may still be read */
-    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = x;
-    __syncthreads();
-    for (int i = first; i < first + warps; i++) sum += of_warp[i];
-    return sum;
 }
 
 static __global__ void __launch_bounds__(NORM_THREADS, ROW_BLOCKS)
@@ -361,10 +339,9 @@ typedef void GroupsKernel(const Groups);
 
 /* params: how many of w and b there are */
 static int groups_run(const KArgs *a, Err *e, const Groups &g, int64_t count, int params, RowsKernel *rows, GroupsKernel *groups) {
-    const int warps = row_warps(g, params);
+    const int warps = norm_warps(g, params);
     if (!warps) return launch_op(a, e, groups, (unsigned)count, NORM_THREADS, g);
-    const int64_t at_once = ROW_WARPS / warps, blocks = (int64_t)cuda_of(a)->model.processors * ROW_BLOCKS;
-    return launch_op(a, e, rows, (unsigned)min_i64((count + at_once - 1) / at_once, blocks), NORM_THREADS, g, count, warps);
+    return launch_op(a, e, rows, row_blocks(a, count, warps), NORM_THREADS, g, count, warps);
 }
 
 int k_cuda_norm(const KArgs *a, Err *e) {
@@ -389,13 +366,20 @@ int k_cuda_norm_dx(const KArgs *a, Err *e) {
 
 /* Adds dy (x - mean) istd, and dy; there is one mean per channel, or (GROUPS) per group of a sample. */
 template <bool GROUPS> struct ParamSlopes {
-    enum { INPUTS = 2 }; /* dy, x */
+    enum { INPUTS = 2, PARAMS = GROUPS ? 0 : 2, ROW = GROUPS ? 2 : 0 }; /* dy, x */
     const float *mean, *istd;
     int64_t groups, rows;
-    unsigned size;
-    __device__ void add(const float *x, int64_t row, int64_t c, double *sum) const {
-        const int64_t k = GROUPS ? row / rows * groups + (unsigned)c / size : c;
-        sum[0] += (double)(x[0] * ((x[1] - param_at(mean, k, 0)) * istd[k]));
+    unsigned size; /* of a group */
+    __device__ void read(int64_t k, float *to) const { to[0] = param_at(mean, k, 0), to[1] = istd[k]; }
+    __device__ void prepare(int64_t c, float *params) const {
+        if (!GROUPS) read(c, params);
+    }
+    __device__ void row(int64_t row, int64_t c, float *of_row) const {
+        if (GROUPS) read(row / rows * groups + (unsigned)c / size, of_row);
+    }
+    __device__ void add(const float *x, const float *params, const float *of_row, double *sum) const {
+        const float *const of = GROUPS ? of_row : params;
+        sum[0] += (double)(x[0] * ((x[1] - of[0]) * of[1]));
         sum[1] += (double)x[0];
     }
 };
@@ -417,7 +401,7 @@ template <bool GROUPS> static int slopes_run(const KArgs *a, Err *e, int64_t row
     const ElementsOf<2> x = {{elements_of(&a->norm_dw.dy), elements_of(&a->norm_dw.x)}};
     const ParamSlopes<GROUPS> f = {floats(&a->norm_dw.mean), floats(&a->norm_dw.istd), groups, rows / samples,
                                    (unsigned)(channels / (GROUPS ? groups : 1))};
-    return channels_run(a, e, f, x, rows, channels);
+    return channels_run(a, e, f, x, rows, channels, !GROUPS || f.size % COLUMN_LANES == 0);
 }
 
 int k_cuda_norm_dw(const KArgs *a, Err *e) {

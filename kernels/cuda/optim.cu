@@ -1,14 +1,11 @@
-/* optim.cu: the update: overflow check, step count, optimizers, loss scale.
- *
- * A step has one such op per parameter, and most are small. Consecutive ones of the same kind and rule wait in a queue
- * on the host; they become one launch, with the list of their tensors in the kernel's parameters. cuda_flush launches
- * what waits. The device calls it before anything else is enqueued or waited for. */
+/* optim.cu: the update: overflow check, the sum of all gradients' squares, step count, optimizers, loss scale. Many tensors are one
+ * launch (queue.h). */
+#include "queue.h"
 #include "sums.h"
-#include "base/mem.h"
 
 /* CHUNK: elements that a block takes at a time; no memory holds 2^31 chunks. MULTIPROCESSOR_BLOCKS: of THREADS threads,
- * enough to hide latency. TENSORS: of a launch, at most. */
-enum { THREADS = 256, CHUNK = 4096, MULTIPROCESSOR_BLOCKS = 8, TENSORS = 54, PARAMETER_BYTES = 4096 };
+ * enough to hide latency. */
+enum { THREADS = 256, CHUNK = 4096, MULTIPROCESSOR_BLOCKS = 8 };
 
 /* weight: what the rule works on. copy: the 16-bit weights, if `weight` is their fp32 master, else NULL. state: NULL
  * if it is not kept. grad_check has g alone. */
@@ -16,25 +13,19 @@ typedef struct UpdateTensor {
     const void *g;
     void *weight, *copy, *state[OPTIM_STATES];
     int64_t count;
-    int first_chunk;                             /* its number among the chunks of all tensors of the launch */
+    int first;                                   /* its first chunk among those of all tensors of the launch */
     uint8_t g_type, type, copy_type, state_type; /* DType */
     int vectors;                                 /* four elements may be loaded and stored together */
 } UpdateTensor;
 
-typedef struct Update {
-    OptimRule rule;
-    StepState *state; /* NULL: the rule needs none */
-    const float *lr, *square; /* NULL: rule.lr; gradients are not clipped */
-    int n, chunks;
+struct Update {
+    enum { TENSORS = 54 };
+    QueueHead head;
+    int chunks;
     UpdateTensor tensor[TENSORS];
-} Update;
+};
 
 static_assert(sizeof(Update) <= PARAMETER_BYTES, "kernel parameters");
-
-struct CudaQueue {
-    OpKind kind;
-    Update update; /* n tensors wait */
-};
 
 /* ---- on the device */
 
@@ -44,7 +35,7 @@ static __device__ void grad_check_at(const Update &u, const UpdateTensor &t, con
     bool bad = false;
     lanes_load<N>((DType)t.g_type, t.g, i, g);
     for (int n = 0; n < N; n++) bad |= (f32_bits(g[n]) & 0x7f800000u) == 0x7f800000u;
-    if (bad) atomicExch(&u.state->overflow, 1); /* many threads may find one */
+    if (bad) atomicExch(&u.head.state->overflow, 1); /* many threads may find one */
 }
 
 template <int N, OptimFn *value>
@@ -66,33 +57,21 @@ static __device__ void rule_at(const Update &, const UpdateTensor &t, const Opti
     if (t.copy) lanes_store<N>((DType)t.copy_type, t.copy, i, w);
 }
 
-/* The tensor that this chunk belongs to: the last one that begins at it or before it. */
-static __device__ int tensor_of(const Update &u, int chunk) {
-    int low = 0, high = u.n - 1;
-    while (low < high) {
-        const int middle = (low + high + 1) / 2;
-        if (u.tensor[middle].first_chunk <= chunk) low = middle;
-        else high = middle - 1;
-    }
-    return low;
-}
-
 typedef void AtFn(const Update &u, const UpdateTensor &t, const OptimStep &step, int64_t i);
 
-/* Blocks stride over the chunks. Adam's powers of beta are the same for all elements and slow to compute: one thread
- * of a block computes them, within optim_step. */
+/* Blocks stride over the chunks. One thread of a block computes what is the same for all elements, among it Adam's powers of beta. */
 template <int KIND, AtFn *at1, AtFn *at4>
 static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ Update u) {
     __shared__ OptimStep step;
-    if (KIND != OP_grad_check && u.state && u.state->overflow) return;
+    if (KIND != OP_grad_check && u.head.state && u.head.state->overflow) return;
     if (KIND != OP_grad_check && threadIdx.x == 0) {
-        const OptimStep now = optim_step(&u.rule, u.state, u.lr, u.square);
+        const OptimStep now = optim_step(&u.head.rule, u.head.state, u.head.lr, u.head.square);
         step = now;
     }
     __syncthreads();
     for (int chunk = (int)blockIdx.x; chunk < u.chunks; chunk += (int)gridDim.x) {
-        const UpdateTensor &t = u.tensor[tensor_of(u, chunk)];
-        const int64_t begin = (int64_t)(chunk - t.first_chunk) * CHUNK;
+        const UpdateTensor &t = u.tensor[tensor_of(u.tensor, u.head.n, chunk)];
+        const int64_t begin = (int64_t)(chunk - t.first) * CHUNK;
         const int64_t end = begin + CHUNK < t.count ? begin + CHUNK : t.count;
         for (int64_t i = begin + 4 * (int64_t)threadIdx.x; i < end; i += 4 * THREADS) {
             if (t.vectors && i + 4 <= end) at4(u, t, step, i);
@@ -101,15 +80,65 @@ static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_con
     }
 }
 
-struct GradSquare {
-    enum { INPUTS = 1 };
-    float *square;
-    SquareAttr how;
-    __device__ double term(const float (*g)[LANES], int i) const { return (double)g[0][i] * (double)g[0][i]; }
-    __device__ void store(double sum) const {
-        *square = (float)((how.first ? 0.0 : (double)*square) + (double)how.share * sum);
-    }
+/* ---- the sum of squares: a block sums up a part of a tensor in double; then one block adds up the parts of each tensor, and the
+ *      tensors in the order of their ops, with a rounding to fp32 after each. A tensor's parts follow from its size alone. */
+
+typedef struct SquareTensor {
+    const void *g;
+    int64_t count;
+    float share;
+    int first, parts; /* its first part among those of all tensors of the launch, and how many it has */
+    uint8_t g_type, begins, aligned; /* begins: the sum starts with it */
+} SquareTensor;
+
+struct Squares {
+    enum { TENSORS = 96 };
+    QueueHead head; /* square: where the sum goes */
+    double *sums;   /* [parts], in a workspace; a single part needs none */
+    int parts;
+    SquareTensor tensor[TENSORS];
 };
+
+static_assert(sizeof(Squares) <= PARAMETER_BYTES, "kernel parameters");
+
+static __device__ float square_add(const SquareTensor &t, float before, double sum) {
+    return (float)((t.begins ? 0.0 : (double)before) + (double)t.share * sum);
+}
+
+static __global__ void __launch_bounds__(ELEMENT_THREADS) squares_kernel(const __grid_constant__ Squares s) {
+    const SquareTensor &t = s.tensor[tensor_of(s.tensor, s.head.n, (int)blockIdx.x)];
+    const ElementsOf<1> g = {{{(void *)t.g, (DType)t.g_type}}};
+    const int64_t turn = TURN_QUADS * QUAD_STEP;
+    double sum = 0;
+    for (int64_t begin = ((int)blockIdx.x - t.first) * turn + (int)threadIdx.x * QUAD; begin < t.count; begin += t.parts * turn) {
+        float values[TURN_QUADS][1][QUAD];
+        elements_load(values, g, begin, t.count, t.aligned);
+        UNROLLED(TURN_QUADS)
+        for (int q = 0; q < TURN_QUADS; q++)
+            for (int i = 0; i < QUAD; i++) sum += (double)values[q][0][i] * (double)values[q][0][i];
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x) return;
+    if (s.parts > 1) s.sums[blockIdx.x] = sum;
+    else *s.head.square = square_add(t, *s.head.square, sum);
+}
+
+static __global__ void __launch_bounds__(ELEMENT_THREADS) squares_finish(const __grid_constant__ Squares s) {
+    __shared__ double sums[Squares::TENSORS];
+    const int lane = (int)threadIdx.x % WARP;
+    for (int k = (int)threadIdx.x / WARP; k < s.head.n; k += SUM_WARPS) {
+        const SquareTensor &t = s.tensor[k];
+        double sum = 0;
+        for (int i = lane; i < t.parts; i += WARP) sum += s.sums[t.first + i];
+        sum = warp_sum(sum);
+        if (lane == 0) sums[k] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x) return;
+    float square = *s.head.square;
+    for (int k = 0; k < s.head.n; k++) square = square_add(s.tensor[k], square, sums[k]);
+    *s.head.square = square;
+}
 
 static __global__ void step_begin_kernel(StepState *state) {
     if (!state->overflow) state->step++;
@@ -118,8 +147,6 @@ static __global__ void step_begin_kernel(StepState *state) {
 static __global__ void scale_update_kernel(ScalerAttr scaler, StepState *state) { scaler_update(&scaler, state); }
 
 /* ---- on the host */
-
-extern "C" void cuda_queue_free(CudaQueue *queue) { mem_free(queue); }
 
 typedef void UpdateKernel(Update u);
 
@@ -130,51 +157,22 @@ static UpdateKernel *kernel_of(OpKind kind) {
     return update_kernel<OP_grad_check, grad_check_at<1>, grad_check_at<4>>;
 }
 
-extern "C" int cuda_flush(CudaDevice *c, Err *e) {
-    CudaQueue *q = c->queue;
-    if (!q || !q->update.n) return OK;
-    const int64_t most = (int64_t)c->model.processors * MULTIPROCESSOR_BLOCKS;
-    const dim3 grid((unsigned)min_i64(q->update.chunks, most));
-    const char *name = op_info(q->kind)->name;
-    const int code = cuda_check(c, launch(kernel_of(q->kind), grid, dim3(THREADS), c->stream, q->update), name, e);
-    q->update.n = 0; /* also after a failure: nothing is launched twice */
-    return code;
+static int update_enqueue(CudaDevice *c, OpKind kind, const void *launched, Err *e) {
+    const Update *u = (const Update *)launched;
+    const dim3 grid((unsigned)min_i64(u->chunks, (int64_t)c->model.processors * MULTIPROCESSOR_BLOCKS));
+    return cuda_check(c, launch(kernel_of(kind), grid, dim3(THREADS), c->stream, *u), op_info(kind)->name, e);
 }
 
-/* Makes room for one more tensor of this op's kind and rule. */
-static int queue_ready(const KArgs *a, const OptimRule *rule, StepState *state, Err *e) {
-    const bool updates = a->kind != OP_grad_check;
-    const float *lr = updates ? (const float *)a->update.lr.data : NULL;
-    const float *square = updates ? (const float *)a->update.square.data : NULL;
-    CudaDevice *c = cuda_of(a);
-    if (!c->queue) c->queue = (CudaQueue *)mem_new(sizeof *c->queue);
-    if (!c->queue) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *c->queue);
-    CudaQueue *q = c->queue;
-    Update *u = &q->update;
-    const bool same = q->kind == a->kind && u->state == state && u->lr == lr && u->square == square &&
-                      !memcmp(&u->rule, rule, sizeof *rule);
-    if (u->n && (!same || u->n == TENSORS)) {
-        const int code = cuda_flush(c, e);
-        if (code) return code;
-    }
-    if (!u->n) u->chunks = 0;
-    q->kind = a->kind;
-    u->rule = *rule;
-    u->state = state;
-    u->lr = lr;
-    u->square = square;
-    return OK;
-}
-
-static int queue_put(const KArgs *a, const OptimRule *rule, StepState *state, UpdateTensor t, Err *e) {
+static int queue_put(const KArgs *a, const QueueHead &head, UpdateTensor t, Err *e) {
     const int64_t chunks = (t.count + CHUNK - 1) / CHUNK;
+    void *waits;
     assert(t.count > 0 && t.g && chunks <= INT32_MAX);
-    const int code = queue_ready(a, rule, state, e);
+    const int code = queue_join(a, &head, Update::TENSORS, update_enqueue, &waits, e);
     if (code) return code;
-    Update *u = &cuda_of(a)->queue->update;
-    t.first_chunk = u->chunks;
+    Update *u = (Update *)waits;
+    t.first = u->chunks;
     u->chunks += (int)chunks;
-    u->tensor[u->n++] = t;
+    u->tensor[u->head.n++] = t;
     return OK;
 }
 
@@ -197,32 +195,66 @@ static int update_put(const KArgs *a, Err *e) {
         t.state_type = (uint8_t)a->out[k].dtype;
         t.vectors = t.vectors && lanes_fit<4>(a->out[k].data, a->out[k].dtype, 0);
     }
-    return queue_put(a, &a->attr->optim.rule, (StepState *)a->update.state.data, t, e);
+    return queue_put(a, update_head(a), t, e);
 }
 
 #define EACH(op, ...) extern "C" int k_cuda_##op(const KArgs *a, Err *e) { return update_put(a, e); }
 #include "program/optimizers.def"
 
 extern "C" int k_cuda_grad_check(const KArgs *a, Err *e) {
-    const OptimRule none = {};
+    QueueHead head = {};
     UpdateTensor t = {};
+    head.state = (StepState *)a->grad_check.state.data;
     t.g = a->grad_check.g.data;
     t.g_type = (uint8_t)a->grad_check.g.dtype;
     t.count = a->grad_check.g.count;
     t.vectors = lanes_fit<4>(t.g, a->grad_check.g.dtype, 0);
-    return queue_put(a, &none, (StepState *)a->grad_check.state.data, t, e);
+    return queue_put(a, head, t, e);
 }
 
-extern "C" int k_cuda_grad_square_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *) {
+/* Every op asks for the room of a launch's sums, since they stay until it is enqueued. */
+extern "C" int k_cuda_grad_square_prepare(const KArgs *, size_t limit, void **state, size_t *workspace, Err *) {
     *state = NULL;
-    *workspace = sum_workspace(a->grad_square.g.count, sizeof(double), limit);
+    *workspace = limit < PARTS_MAX * sizeof(double) ? limit : PARTS_MAX * sizeof(double);
     return OK;
 }
 
+static int squares_enqueue(CudaDevice *c, OpKind kind, const void *launched, Err *e) {
+    const Squares *s = (const Squares *)launched;
+    const char *name = op_info(kind)->name;
+    const int code = cuda_check(c, launch(squares_kernel, dim3((unsigned)s->parts), dim3(ELEMENT_THREADS), c->stream, *s), name, e);
+    if (code || s->parts == 1) return code;
+    return cuda_check(c, launch(squares_finish, dim3(1), dim3(ELEMENT_THREADS), c->stream, *s), name, e);
+}
+
+/* May `parts` more sums stand in the workspace of op `a`, with those that wait? It must hold them all, and no gradient that waits. */
+static bool squares_fit(const KArgs *a, const Squares *waits, int parts) {
+    bool fit = (size_t)(waits->parts + parts) <= a->workspace_bytes / sizeof(double);
+    for (int k = 0; k < waits->head.n && fit; k++) {
+        const SquareTensor *t = &waits->tensor[k];
+        fit = !workspace_holds(a, t->g, t->count, (DType)t->g_type);
+    }
+    return fit;
+}
+
+/* The op that waits last lends its workspace: what is enqueued next comes after all of them. */
 extern "C" int k_cuda_grad_square(const KArgs *a, Err *e) {
-    const ElementsOf<1> g = {{elements_of(&a->grad_square.g)}};
-    return sum_run(a, e, GradSquare{(float *)a->grad_square.square.data, a->attr->square}, g,
-                   a->grad_square.g.count);
+    const View *g = &a->grad_square.g;
+    const int parts = (int)sum_parts(g->count, sizeof(double), a->workspace_bytes);
+    const Squares *waiting = (const Squares *)queue_waiting(cuda_of(a), a->kind);
+    QueueHead head = {};
+    void *waits;
+    assert(g->data && operand_is_float(g));
+    head.square = (float *)a->grad_square.square.data;
+    int code = waiting && !squares_fit(a, waiting, parts) ? cuda_flush(cuda_of(a), e) : OK;
+    if (!code) code = queue_join(a, &head, Squares::TENSORS, squares_enqueue, &waits, e);
+    if (code) return code;
+    Squares *s = (Squares *)waits;
+    s->tensor[s->head.n++] = SquareTensor{g->data, g->count, a->attr->square.share, s->parts, parts, (uint8_t)g->dtype,
+                                          a->attr->square.first != 0, elements_aligned(elements_of(g))};
+    s->parts += parts;
+    s->sums = (double *)a->workspace;
+    return OK;
 }
 
 extern "C" int k_cuda_step_begin(const KArgs *a, Err *e) {

@@ -88,7 +88,10 @@ int cuda_replay(Device *d, void *graph, Err *e) {
     CudaDevice *c = (CudaDevice *)d;
     int code = cuda_ready(c, e);
     if (!code) code = cuda_flush(c, e);
-    return code ? code : cuda_check(c, cudaGraphLaunch((cudaGraphExec_t)graph, c->stream), "the step's graph", e);
+    cuda_range_begin(c, "recorded step", NULL);
+    if (!code) code = cuda_check(c, cudaGraphLaunch((cudaGraphExec_t)graph, c->stream), "the step's graph", e);
+    cuda_range_end(c);
+    return code;
 }
 
 void cuda_graph_free(Device *d, void *graph) {

@@ -36,19 +36,19 @@ static __device__ inline double block_sum(double x) {
 
 /* ---- `f` is a struct with F::INPUTS and two functions: the term of a lane of the inputs, which must be 0 where all inputs
  *      are 0; and one that stores the sum.
- *      double term(const float (*x)[LANES], int lane) const
+ *      double term(const float (*x)[QUAD], int lane) const
  *      void store(double sum) const */
 
 template <typename F>
 static __global__ void __launch_bounds__(ELEMENT_THREADS)
     sum_kernel(F f, ElementsOf<F::INPUTS> x, int64_t count, bool aligned, double *parts) {
-    const int64_t stride = (int64_t)gridDim.x * blockDim.x * LANES;
     double sum = 0;
-    for (int64_t begin = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * LANES; begin < count; begin += stride) {
-        const int n = count - begin < LANES ? (int)(count - begin) : LANES;
-        float values[F::INPUTS][LANES];
-        elements_load(values, x, begin, n, aligned && n == LANES);
-        for (int i = 0; i < LANES; i++) sum += f.term(values, i);
+    for (int64_t begin = elements_first(); begin < count; begin += elements_stride()) {
+        float values[TURN_QUADS][F::INPUTS][QUAD];
+        elements_load(values, x, begin, count, aligned);
+        UNROLLED(TURN_QUADS)
+        for (int q = 0; q < TURN_QUADS; q++)
+            for (int i = 0; i < QUAD; i++) sum += f.term(values[q], i);
     }
     sum = block_sum(sum);
     if (threadIdx.x) return;

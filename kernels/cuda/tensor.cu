@@ -4,23 +4,63 @@
 
 enum { MUCH = 128 }; /* terms of a sum that are worth a block */
 
-struct Binary { Strided walk; Elements a, b; int64_t count; BinaryFn f; };
+/* along: how far a and b go from one element of y to the next. whole: quads of y lie in words, and so does what is beside them, if
+ * it is not one element */
+struct Binary { Strided walk; Elements x[2]; int64_t along[2], count; BinaryFn f; bool whole; };
 
-/* Each element of y by itself: the operands may lie anywhere, and a may be y. */
+/* Do the operands allow quads? Each goes along with y in its last dimension, or stays, and rows have whole quads. */
+static bool quads_fit(const Binary &b, Elements y) {
+    const int last = b.walk.rank - 1;
+    bool fit = last >= 0 && b.walk.size[last] % QUAD == 0 && elements_aligned(y);
+    for (int k = 0; k < 2 && fit; k++) {
+        if (b.walk.step[k][last] == 0) continue;
+        fit = b.walk.step[k][last] == 1 && elements_aligned(b.x[k]);
+        for (int d = 0; d < last; d++) fit = fit && b.walk.step[k][d] % QUAD == 0;
+    }
+    return fit;
+}
+
+/* What stands beside elements [i, i + 4) of y, of which the first exists */
+static __device__ inline void binary_load(const Binary &b, int64_t i, float (*x)[QUAD]) {
+    const StridedAt none = {{0}};
+    if (b.whole) {
+        const StridedAt at = strided_at(&b.walk, i, none);
+        for (int k = 0; k < 2; k++) {
+            if (b.along[k]) lanes_load<QUAD>(b.x[k].type, b.x[k].data, at.at[k], x[k]);
+            else x[k][0] = x[k][1] = x[k][2] = x[k][3] = element_at(b.x[k], at.at[k]);
+        }
+        return;
+    }
+    for (int n = 0; n < QUAD && i + n < b.count; n++) {
+        const StridedAt at = strided_at(&b.walk, i + n, none);
+        for (int k = 0; k < 2; k++) x[k][n] = element_at(b.x[k], at.at[k]);
+    }
+}
+
+/* The operands may lie anywhere, and a may be y. */
 static __global__ void binary_kernel(const __grid_constant__ Binary b, Elements y) {
-    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < b.count; i += stride) {
-        const StridedAt none = {{0}}, at = strided_at(&b.walk, i, none);
-        dtype_store(y.type, y.data, (size_t)i, binary_value(b.f, element_at(b.a, at.at[0]), element_at(b.b, at.at[1])));
+    for (int64_t begin = elements_first(); begin < b.count; begin += elements_stride()) {
+        float x[TURN_QUADS][2][QUAD] = {};
+        UNROLLED(TURN_QUADS)
+        for (int q = 0; q < TURN_QUADS; q++)
+            if (begin + q * QUAD_STEP < b.count) binary_load(b, begin + q * QUAD_STEP, x[q]);
+        UNROLLED(TURN_QUADS)
+        for (int q = 0; q < TURN_QUADS; q++) {
+            float result[QUAD];
+            for (int n = 0; n < QUAD; n++) result[n] = binary_value(b.f, x[q][0][n], x[q][1][n]);
+            some_store<QUAD>(y, begin + q * QUAD_STEP, b.count, b.whole, result);
+        }
     }
 }
 
 int k_cuda_binary(const KArgs *a, Err *e) {
     const Shape *const of[] = {&a->binary.a.shape, &a->binary.b.shape};
-    const Binary b = {strided_of(&a->binary.y.shape, of, 2), elements_of(&a->binary.a), elements_of(&a->binary.b),
-                      a->binary.y.count, a->attr->binary.f};
-    return launch_op(a, e, binary_kernel, blocks_for(a, b.count, ELEMENT_THREADS), ELEMENT_THREADS, b,
-                     elements_of(&a->binary.y));
+    const Elements y = elements_of(&a->binary.y);
+    Binary b = {strided_of(&a->binary.y.shape, of, 2), {elements_of(&a->binary.a), elements_of(&a->binary.b)}, {},
+                a->binary.y.count, a->attr->binary.f, false};
+    b.whole = quads_fit(b, y);
+    for (int k = 0; k < 2 && b.whole; k++) b.along[k] = b.walk.step[k][b.walk.rank - 1];
+    return launch_op(a, e, binary_kernel, blocks_for(a, (b.count + LANES - 1) / LANES, ELEMENT_THREADS), ELEMENT_THREADS, b, y);
 }
 
 /* ---- sums and maxima */
@@ -84,6 +124,33 @@ static __global__ void fold_blocks(const __grid_constant__ Fold f) {
     }
 }
 
+/* Where neighbouring elements of y are made of neighbours: a block has a warp of them, and its warps take turns at the terms. */
+enum { FOLD_WARPS = 32, FOLD_BLOCKS = 2 /* per processor, which has room for no more */ };
+static __global__ void __launch_bounds__(FOLD_WARPS * WARP) fold_columns(const __grid_constant__ Fold f) {
+    __shared__ double of_warp[FOLD_WARPS][WARP];
+    for (int64_t first = (int64_t)blockIdx.x * WARP; first < f.count; first += (int64_t)gridDim.x * WARP) {
+        const int64_t i = first + threadIdx.x;
+        const StridedAt none = {{0}}, from = strided_at(&f.kept, i < f.count ? i : 0, none);
+        double sum = 0;
+        float most = -INFINITY;
+        UNROLLED(4)
+        for (int64_t r = threadIdx.y; r < f.terms; r += FOLD_WARPS) {
+            const float x = i < f.count ? fold_term(f, from, r) : 0;
+            sum += (double)x;
+            most = reduce_larger(most, x);
+        }
+        of_warp[threadIdx.y][threadIdx.x] = f.max ? (double)most : sum;
+        __syncthreads();
+        for (int k = 1; k < FOLD_WARPS && threadIdx.y == 0; k++) {
+            sum += of_warp[k][threadIdx.x];
+            most = reduce_larger(most, (float)of_warp[k][threadIdx.x]);
+        }
+        if (threadIdx.y == 0 && i < f.count)
+            dtype_store(f.y.type, f.y.data, (size_t)from.at[3], f.max ? most : reduce_result(f.fn, sum * f.factor));
+        __syncthreads(); /* of_warp is read before the next elements' is written */
+    }
+}
+
 static int fold_run(const KArgs *a, Fold *f, const Shape *whole, const Shape *const of[4], Err *e) {
     const Strided walk = strided_of(whole, of, 4);
     strided_split(&walk, 3, &f->kept, &f->reduced);
@@ -91,6 +158,11 @@ static int fold_run(const KArgs *a, Fold *f, const Shape *whole, const Shape *co
     f->terms = strided_count(&f->reduced);
     if (f->terms < MUCH)
         return launch_op(a, e, fold_threads, blocks_for(a, f->count, ELEMENT_THREADS), ELEMENT_THREADS, *f);
+    const int last = f->kept.rank - 1;
+    if (last >= 0 && f->kept.step[0][last] == 1 && f->kept.size[last] >= WARP)
+        return launch_op(a, e, fold_columns,
+                         (unsigned)min_i64((f->count + WARP - 1) / WARP, (int64_t)cuda_of(a)->model.processors * FOLD_BLOCKS),
+                         dim3(WARP, FOLD_WARPS), *f);
     return launch_op(a, e, fold_blocks, blocks_for(a, f->count, 1), ELEMENT_THREADS, *f);
 }
 

@@ -111,7 +111,9 @@ static bool run_way(Asked *q, const Conv *v, const Way *way, const Engine *engin
     Tuning *p;
     ConvState *s = NULL;
     size_t bytes;
-    Pick pick = {.version = cudnnGetVersion(), .limit = LIMIT, .engine = engine->id, .workspace = 0};
+    ConvState place;
+    conv_place(v, way->does, engine->workspace, LIMIT, &place);
+    Pick pick = {.version = cudnnGetVersion(), .limit = LIMIT, .engine = engine->id, .workspace = place.workspace};
     const Apply to = {&device->base, 0, false};
     snprintf(pick.device, sizeof pick.device, "%s", device->model.name);
     snprintf(pick.op, sizeof pick.op, "%s", v->op);

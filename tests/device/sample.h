@@ -1,9 +1,13 @@
-/* sample.h: with SAMPLE=N in the environment a test runs at most N of each kind of case. */
+/* sample.h: which cases of a test run. With SAMPLE=N in the environment it is at most N of each kind; with SAMPLE_TYPES=all every
+ * case runs in every type on an emulated GPU, too. */
 #ifndef SAMPLE_H
 #define SAMPLE_H
 
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "memory/device.h"
 
 static int sample_most(void) {
     const char *most = getenv("SAMPLE");
@@ -14,6 +18,14 @@ static int sample_most(void) {
 static bool sampled(size_t n, size_t of) {
     const size_t most = (size_t)sample_most();
     return !most || n * most / of != (n + 1) * most / of;
+}
+
+/* Does case number n run in that type? An emulated GPU compiles the two 16-bit types of a kernel from one template, and is slow:
+ * cases run in one of them, turn by turn. */
+static inline bool type_sampled(const Device *d, size_t n, DType t) {
+    const char *plugin = getenv("MEMTIDE_CUDA"), *types = getenv("SAMPLE_TYPES");
+    const bool emulated = strcmp(d->table->kind, "cpu") && plugin && strstr(plugin, "/emulate/");
+    return t == DT_F32 || !emulated || (types && !strcmp(types, "all")) || (t == DT_BF16) == (n % 2 == 0);
 }
 
 #endif

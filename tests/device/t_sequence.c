@@ -587,14 +587,16 @@ static void test_device(Device *device) {
     check_tf32(device, OP_rnn_dx);
     for (size_t t = 0; t < ARRAY_LEN(types); t++) {
         for (size_t i = 0; i < ARRAY_LEN(rnns); i++) /* the CPU treats a large w_hh apart */
-            if (sampled(t * ARRAY_LEN(rnns) + i, 3 * ARRAY_LEN(rnns)) && (rnns[i].h < 100 || !strcmp(device->table->kind, "cpu")))
+            if (sampled(t * ARRAY_LEN(rnns) + i, 3 * ARRAY_LEN(rnns)) && type_sampled(device, i, types[t]) &&
+                (rnns[i].h < 100 || !strcmp(device->table->kind, "cpu")))
                 check_rnn(device, &rnns[i], types[t]);
         for (size_t i = 0; i < ARRAY_LEN(attentions); i++)
-            if (sampled(t * ARRAY_LEN(attentions) + i, 3 * ARRAY_LEN(attentions))) check_attention(device, &attentions[i], types[t]);
+            if (sampled(t * ARRAY_LEN(attentions) + i, 3 * ARRAY_LEN(attentions)) && type_sampled(device, i, types[t]))
+                check_attention(device, &attentions[i], types[t]);
         check_unread(device, OP_attention, types[t]);
         check_unread(device, OP_attention_dx, types[t]);
         for (size_t i = 0; i < ARRAY_LEN(losses); i++) {
-            if (!sampled(t * ARRAY_LEN(losses) + i, 3 * ARRAY_LEN(losses))) continue;
+            if (!sampled(t * ARRAY_LEN(losses) + i, 3 * ARRAY_LEN(losses)) || !type_sampled(device, i, types[t])) continue;
             check_loss(device, &losses[i], types[t], types[t]);
             if (types[t] != DT_F32) check_loss(device, &losses[i], types[t], DT_F32);
         }

@@ -17,10 +17,11 @@ local nets = {
 }
 local n = nets[os.getenv "NET"]
 return mt.experiment{name = "nodes", model = n.model, input = n.input, classes = n.classes, batch = 2, steps = 3, warmup = 0,
-  precision = os.getenv "PRECISION", loss = nn.CrossEntropyLoss(), optimizer = optim.Adam{lr = 1e-3}}
+  precision = os.getenv "PRECISION", loss = nn.CrossEntropyLoss(),
+  optimizer = optim.Adam{lr = 1e-3, clip_norm = tonumber(os.getenv "CLIP")}}
 E
 
-nodes() { # network, nodes in fp32, in amp_bf16
+nodes() { # network, nodes in fp32, in amp_bf16; how it is different
     found=
     for precision in fp32 amp_bf16; do
         rm -f nodes.txt x.csv
@@ -28,11 +29,14 @@ nodes() { # network, nodes in fp32, in amp_bf16
         [ "$status" = 0 ] || echo "# $out$err"
         found="$found$(paste -sd+ nodes.txt) "
     done
-    is "$found" "$2 $3 " "$1: a step has $2 nodes in fp32, $3 in amp_bf16"
+    is "$found" "$2 $3 " "$1${4:+, $4}: a step has $2 nodes in fp32, $3 in amp_bf16"
 }
 
+unset CLIP
 nodes "the article's" 14 20
 nodes "with batch normalisation" 19 23
 nodes "GPT of two blocks" 74 91
 nodes LSTM 26 30
+export CLIP=1
+nodes "GPT of two blocks" 76 93 "gradients clipped by their norm"
 finish

@@ -1,14 +1,14 @@
 # The own kernels under the shadow memory of the emulated GPU (tests/emulate/shadow/shadow.h), which ends the program at the
 # first race, misaligned vector, place out of bounds or byte that was never written: at a sample of the shapes of t_kernels,
-# t_sequence and t_device, and where libraries' calls stand beside them (t_conv_ways). `make shadow` runs all shapes, t_linear, too,
-# in more orders of blocks and threads.
+# t_sequence and t_device, and where libraries' calls stand beside them (t_conv_ways). `make shadow` runs all shapes, t_linear and
+# t_updates, too, in more orders of blocks and threads.
 #
 #   SAMPLE=N   at most so many cases of each kind; 0: all
 #   SEEDS=...  of random orders, a run of everything in each; "-": first to last. Each run has one from last to first, too.
 BUILD=$(realpath "${BUILD-build}")
 . tests/tap.sh
 
-export MEMTIDE_CUDA="$BUILD/emulate/memtide_cuda.so" EMULATE_SHADOW=1 TEST_DEVICE=cuda:0 SAMPLE="${SAMPLE-1}"
+export MEMTIDE_CUDA="$BUILD/emulate/memtide_cuda.so" EMULATE_SHADOW=1 TEST_DEVICE=cuda:0 SAMPLE="${SAMPLE-1}" SAMPLE_TYPES=all
 
 # check SEED TEST [ARGUMENT]
 check() {
@@ -30,6 +30,7 @@ else
         check "$seed" device/t_device cuda:0
         check "$seed" emulate/t_conv_ways
         [ "$SAMPLE" != 0 ] || check "$seed" emulate/t_linear
+        [ "$SAMPLE" != 0 ] || check "$seed" device/t_updates
     done
 fi
 finish

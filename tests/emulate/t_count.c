@@ -9,6 +9,7 @@
 
 #include "memory/device.h"
 #include "base/mem.h"
+#include "math/quantized.h"
 #include "program/operands.h"
 #include "shadow/shadow.h"
 #include "tap.h"
@@ -16,7 +17,8 @@
 int memtide_cuda_open(const char *name, Device **out, Err *e);
 
 /* Operands as in tests/device/kernel_cases.h, two letters each: f bf16, w fp32, i whole numbers below 7, b window positions, q
- * codes, s the step's state; shapes x, y, z, r x in plain rows, 1 one element, - none. */
+ * codes, s the step's state; shapes x, y, z, r x in plain rows, 1 one element, - none; of a weight of shape z in 4 bits: k codes,
+ * e one number per block, m the map, o one number per row. */
 typedef struct Case {
     const char *name;
     OpKind kind;
@@ -24,6 +26,7 @@ typedef struct Case {
     Shape x, y, z;
     Attr attr;
     double most, most_turns; /* times the least */
+    uint32_t micro;
 } Case;
 
 #define S1(a) {1, {a, 1, 1, 1}}
@@ -37,6 +40,9 @@ typedef struct Case {
 #define WINDOW .attr.pool = {{2, 2}, {2, 2}, {0, 0}, {1, 1}, 0, 0, {.act = ACT_NONE}}
 #define CLASSES .x = S2(8, 5000), .y = S1(8), .z = S2(8, 2), .attr.loss = {.scale = 1, .ignore_index = -100}
 #define RULE(...) .attr = {.optim = {.rule = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, __VA_ARGS__}}}
+#define STEPS S3(2, 64, 768)
+#define FEATURES .x = STEPS, .z = S1(768)
+#define QUANTIZED .x = S2(64, 768), .y = S2(64, 256), .z = S2(256, 768)
 #define HEADS .x = S3(1, 128, 384), .y = S3(1, 128, 128), .z = S3(1, 2, 128), \
     .attr.attention = {.heads = 2, .kv_heads = 2, .causal = 1, .batch_first = 1, .scale = 0.125f}
 /* of as many inputs as units, without biases: y lies as x */
@@ -74,8 +80,21 @@ static size_t bytes_of(char kind, const View *v) {
     return kind == 's' ? sizeof(StepState) : (size_t)v->count * dtype_size(v->dtype);
 }
 
+static Shape shape_of(const Case *c, char letter) {
+    switch (letter) {
+    case 'x': case 'r': return c->x;
+    case 'y': return c->y;
+    case 'z': return c->z;
+    case 'k': return shape1(shape_elements(&c->z) / 2);
+    case 'e': return shape1(shape_elements(&c->z) / QUANT_BLOCK);
+    case 'm': return shape1(QUANT_MAP);
+    case 'o': return shape1(c->z.dim[0]);
+    default: return shape1(1);
+    }
+}
+
 static View describe(const Case *c, char type, char shape) {
-    const Shape s = shape == 'x' || shape == 'r' ? c->x : shape == 'y' ? c->y : shape == 'z' ? c->z : shape1(1);
+    const Shape s = shape_of(c, shape);
     const DType t = type == 'f' ? DT_BF16 : type == 'i' ? DT_I32 : type == 'b' || type == 'q' ? DT_U8 : DT_F32;
     View v = {NULL, s, t, s.rank == 4 && shape != 'r', {0, 0, 0}, shape_elements(&s)};
     return v;
@@ -84,7 +103,7 @@ static View describe(const Case *c, char type, char shape) {
 /* Runs the op once. *least: the fewest bytes that it moves */
 static ShadowCounts run(const Case *c, double *least) {
     const DeviceTable *d = device->table;
-    KArgs a = {.kind = c->kind, .attr = &c->attr, .device = device, .seed = 42};
+    KArgs a = {.kind = c->kind, .attr = &c->attr, .device = device, .seed = 42, .micro = c->micro};
     size_t bytes[OPERANDS] = {0};
     Err e = {0, ""};
     *least = 0;

@@ -1,5 +1,5 @@
-/* t_tune.c: which picks a tuning of linear layers keeps, and how later devices use them, on an emulated GPU whose
- * products and launches take as long as the test says. */
+/* t_tune.c: which picks a tuning of linear layers and convolutions keeps, and how later devices use them, on an emulated
+ * GPU whose products and launches take as long as the test says. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -161,6 +161,63 @@ static void test_failures(void) {
     close_device();
 }
 
+static View view4(int64_t a, int64_t b, int64_t c, int64_t d) {
+    return (View){.shape = shape4(a, b, c, d), .dtype = DT_BF16, .channels_last = 1, .count = a * b * c * d};
+}
+
+/* The workspace of dx through ReLU, with db: untuned, a shipped engine and an own kernel after it; -1: an error */
+static long long conv_workspace(size_t limit) {
+    Attr attr;
+    KArgs a = {.kind = OP_conv2d_dx, .attr = &attr};
+    void *state;
+    size_t bytes;
+    memset(&attr, 0, sizeof attr);
+    attr.conv = (ConvAttr){.stride = {1, 1}, .dilation = {1, 1}, .groups = 1, .fused = {.act = ACT_RELU}};
+    const View x = view4(2, 8, 4, 4);
+    a.in[0] = view4(2, 16, 4, 4);
+    a.in[1] = view4(16, 8, 1, 1);
+    a.in[2] = a.out[0] = x;
+    a.out[1] = (View){.shape = shape1(8), .dtype = DT_F32, .count = 8};
+    return device->table->prepare(device, &a, limit, &state, &bytes, &e) ? -1 : (long long)bytes;
+}
+
+static void test_convolution(void) {
+    enum { ENGINE = 1 << 10 }; /* the first engine's bytes (cudnn.c) */
+    char before[4096], *line;
+    unlink(path);
+    open_device("cuda:0", "0");
+    is_int(conv_workspace(LIMIT), ENGINE, "a convolution, untuned");
+    is_str(file(), "", "nothing is kept");
+    device->table->trim(device, true);
+    is_int(tune(), OK, "tuned");
+    const long long bytes = conv_workspace(LIMIT); /* of either engine, which are as fast */
+    ok(bytes >= 0, "its fastest way");
+    has_text(file(), "\tconv2d_dx x=2,8,4,4:bf16 w=16,8,1,1:bf16 y=2,16,4,4:bf16 s=2,8,4,4:bf16 db=f32",
+             "is kept for this op");
+    has_text(file(), "\tact+sum\t", "the one that launches nothing beside the graph");
+    close_device();
+
+    snprintf(before, sizeof before, "%s", file());
+    open_device("cuda:0", "0");
+    is_int(tune(), OK, "tuned again");
+    is_int(conv_workspace(LIMIT), bytes, "a convolution that has a pick");
+    is_str(file(), before, "is not timed again");
+    close_device();
+
+    line = strstr(before, "\tact+sum\t");
+    if (!ok(line != NULL, "the pick's line")) return;
+    strcpy(line, "\tact+sum\t1\t0\t1.5\n");
+    write_file(before);
+    open_device("cuda:0", "0");
+    is_int(conv_workspace(LIMIT), 0, "a pick of the engine that needs nothing is taken");
+    close_device();
+    strcpy(line, "\tact+sum\t1\t8\t1.5\n");
+    write_file(before);
+    open_device("cuda:0", "0");
+    is_int(conv_workspace(LIMIT), ENGINE, "one that needs other bytes than it says is not");
+    close_device();
+}
+
 int main(void) {
     char plugin[1024], command[64];
     const char *build = getenv("BUILD");
@@ -176,7 +233,8 @@ int main(void) {
     test_described();
     test_useless();
     test_rooms();
-    test_failures();
+    test_convolution();
+    test_failures(); /* the last: it loses the GPU */
     snprintf(command, sizeof command, "rm -rf %s", folder);
     if (system(command)) puts("# the test's folder is still there");
     return tap_done();

@@ -328,6 +328,34 @@ static void test_programs(void) {
     }
 }
 
+/* A hard part in the middle of a long program, which elsewhere has up to two thirds of the part's bytes alive: what lives there
+ * is far from the peak, and too much to be searched. Returns the number of items. */
+static int around(PlanItem *items, const Lived *part, int n, int pieces) {
+    enum { BEFORE = 3000 };
+    int all = from_program(items, part, n), when = 0;
+    for (int i = 0; i < all; i++) {
+        items[i].first += BEFORE;
+        items[i].last += BEFORE;
+    }
+    const size_t most = bound_of(items, all, BEFORE + 300, &when) / 3;
+    for (int i = 0; i < pieces; i++) { /* each time has at most two of them, those of one op and of the next */
+        const int first = i < pieces / 2 ? i : BEFORE + 300 + i;
+        items[all++] = (PlanItem){most - 64 * (size_t)draw(5000), first, first + 1, 0};
+    }
+    return all;
+}
+
+static void test_long(void) {
+    enum { PIECES = 5000 };
+    static PlanItem items[PIECES + ARRAY_LEN(residual_inplace)];
+    Plan plan;
+    seed = 5;
+    const int n = around(items, residual_inplace, ARRAY_LEN(residual_inplace), PIECES);
+    is_int(plan_build(items, n, &plan, NULL), OK, "a hard part in the middle of a long program");
+    is_int(plan_check(items, n, &plan, NULL), OK, "... is planned");
+    is_int((int64_t)plan.height, (int64_t)plan.lower_bound, "... at its bound");
+}
+
 /* The lowest height of any plan: each plan pushed down is first fit in some order, so all orders are tried. */
 static size_t lowest_height(PlanItem *items, int n, int placed) {
     size_t lowest = SIZE_MAX;
@@ -366,7 +394,7 @@ static int search_errors(const PlanItem *given, int n, size_t bound, size_t *low
         Plan plan = {height, bound, 0};
         Scratch s = {0};
         items[0].offset = 7;
-        bool found = plan_search(items, n, height, &s);
+        bool found = plan_search(items, n, height, 100000000, &s);
         scratch_release(&s, NULL);
         bad += found != (height >= *lowest);
         bad += found ? plan_check(items, n, &plan, NULL) != OK : items[0].offset != 7;
@@ -424,6 +452,7 @@ int main(void) {
     test_adversarial();
     test_training();
     test_programs();
+    test_long();
     test_search();
     test_failures();
     return tap_done();

@@ -101,7 +101,10 @@ local methods = {
 }
 
 -- Methods, and a graph's children by name.
-function Layer.__index(layer, key) return methods[key] or (rawget(layer, "children") or {})[key] end
+function Layer.__index(layer, key)
+  local children = rawget(layer, "children")
+  return methods[key] or children and children[key]
+end
 
 local function new_container(kind)
   return setmetatable({kind = kind, options = {}, text = "", where = core.where():gsub(": $", "")}, Layer)

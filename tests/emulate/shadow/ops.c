@@ -6,12 +6,12 @@
 
 static const DeviceTable *real;
 
-/* Updates wait until there are many (optim.cu): what they may touch adds up as long as ops have one kind. */
+/* Updates wait until there are many (queue.h): what they may touch adds up as long as ops have one kind. */
 static bool is_queued(OpKind kind) {
     switch (kind) {
 #define EACH(op, ...) case OP_##op:
 #include "program/optimizers.def"
-    case OP_grad_check: return true;
+    case OP_grad_check: case OP_grad_square: case OP_adam8bit: case OP_adafactor: return true;
     default: return false;
     }
 }
@@ -44,6 +44,14 @@ static void check_written(void *data) {
     }
 }
 
+/* Does the op's workspace lie where an operand of ops that wait does? Then it is no junk before these have run. */
+static bool workspace_waits(const KArgs *a, const ShadowOperand *may, int n) {
+    const uintptr_t at = (uintptr_t)a->workspace;
+    for (int k = 0; k < n; k++)
+        if (strcmp(may[k].name, "the workspace") && may[k].begin < at + a->workspace_bytes && at < may[k].end) return true;
+    return false;
+}
+
 static int run(Device *d, const KArgs *a, Err *e) {
     enum { MOST = 4096 };
     static ShadowOperand may[MOST];
@@ -51,7 +59,7 @@ static int run(Device *d, const KArgs *a, Err *e) {
     CudaDevice *c = (CudaDevice *)d;
     const OpInfo *info = op_info(a->kind);
     Check check = {.op = info->name};
-    if (c->last != a->kind || !is_queued(a->kind)) {
+    if (c->last != a->kind || !is_queued(a->kind) || workspace_waits(a, may, n)) {
         int code = cuda_ready(c, e);
         if (!code) code = cuda_flush(c, e);
         if (code) return code;
