@@ -69,7 +69,7 @@ static int emit_part(Lower *lw, const Layer *l, int layer, int reverse, int x) {
     char part[24], name[40];
     Attr a;
     memset(&a, 0, sizeof a);
-    a.rnn = (RnnAttr){layer_rnn_mode(l), is_true(l, "batch_first"), reverse};
+    a.rnn = (RnnAttr){layer_rnn_mode(l), is_true(l, "batch_first"), reverse, 0};
     for (int k = 0; k < n; k++) in[1 + k] = lw->param[l->param[(layer * directions(l) + reverse) * n + k]];
     snprintf(name, sizeof name, "%s.y", part_name(layer, reverse, part));
     Shape shape = shape3(l->in.dim[0], l->in.dim[1], hidden);

@@ -132,6 +132,7 @@ static void allow_tf32(Program *p) {
         if (p->ops[i].kind == OP_conv2d || p->ops[i].kind == OP_conv_transpose) p->ops[i].attr.conv.tf32 = 1;
         if (p->ops[i].kind == OP_linear || p->ops[i].kind == OP_linear_q) p->ops[i].attr.linear.tf32 = 1;
         if (p->ops[i].kind == OP_einsum) p->ops[i].attr.einsum.tf32 = 1;
+        if (p->ops[i].kind == OP_rnn) p->ops[i].attr.rnn.tf32 = 1;
     }
 }
 

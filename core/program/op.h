@@ -146,8 +146,8 @@ typedef struct AccumulateAttr { int32_t more; } AccumulateAttr;
 typedef struct SquareAttr { int32_t first; float share; } SquareAttr;
 
 /* batch_first: operands are (N, T, F), else (T, N, F); reverse: the steps are computed from the last one to the
- * first */
-typedef struct RnnAttr { RnnMode mode; int32_t batch_first, reverse; } RnnAttr;
+ * first; tf32: as in ConvAttr */
+typedef struct RnnAttr { RnnMode mode; int32_t batch_first, reverse, tf32; } RnnAttr;
 /* heads: of q; kv_heads: of k and v, a divisor of heads; causal: no query sees later keys; batch_first: as in RnnAttr;
  * scale: multiplies the scores; p, id: dropout of the probabilities as in DropAttr, p = 0: none; window: a causal query
  * sees that many keys at most, the last ones, 0: all; cap: see attention_cap, 0: none */

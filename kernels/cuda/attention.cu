@@ -2,10 +2,10 @@
  * of a head and walks along the other side, TILE steps at a time. Two tiles in shared memory give the scores; each
  * thread keeps some rows by some columns of them in registers. What is computed from the scores is multiplied by a
  * third tile at once: so the matrix of scores is never whole, and each sum belongs to one block. The gradient has one
- * kernel whose rows are queries, one whose rows are keys, which walks along all heads of q that the keys serve, and one
- * for the gradient of the bias, whose blocks have one tile of it and walk along the samples and heads that share it. All
- * compute the scores again. Tiles of queries and keys that do not see each other are left out, but for the bias. Sums
- * are in fp32. */
+ * kernel whose rows are queries, which also makes the sums that the others need; one whose rows are keys, which walks along
+ * all heads of q that the keys serve; and one for the gradient of the bias, whose blocks have one tile of it and walk along
+ * the samples and heads that share it. All compute the scores again. Tiles of queries and keys that do not see each other
+ * are left out, but for the bias. Sums are in fp32. */
 #include "attention_kernels.h"
 
 /* ---- operands */
@@ -15,7 +15,9 @@ static Steps steps_of(const View *v, bool batch_first, int64_t feature, int64_t 
     const int64_t near = v->shape.dim[2], far = v->shape.dim[1] * near;
     Steps s = {elements_of(v), v->shape.dim[batch_first], feature, batch_first ? far : near, batch_first ? near : far,
                of_keys, false};
-    s.whole = lanes_fit<4>(v->data, v->dtype, near) && feature % 4 == 0 && width % 4 == 0;
+    const int64_t word = v->dtype == DT_F32 ? 4 : 8;
+    const bool fits = v->dtype == DT_F32 ? lanes_fit<4>(v->data, v->dtype, near) : lanes_fit<8>(v->data, v->dtype, near);
+    s.whole = fits && feature % word == 0 && width % word == 0;
     return s;
 }
 
@@ -48,20 +50,6 @@ static Attention attention_of(const KArgs *a, const View *qkv, const View *y, co
     return t;
 }
 
-/* inner = <dy, y>: a warp per query of all heads */
-static __global__ void __launch_bounds__(ATTENTION_THREADS) inner_kernel(const __grid_constant__ Attention t) {
-    const int64_t i = (int64_t)blockIdx.x * (ATTENTION_THREADS / WARP) + threadIdx.x / WARP, head = i / t.queries;
-    const int64_t sample = head / t.attr.heads, feature = head % t.attr.heads * t.width, step = i % t.queries;
-    const int64_t dy = t.dy.first + sample * t.dy.of_sample + step * t.dy.of_step + feature;
-    const int64_t y = t.y.first + sample * t.y.of_sample + step * t.y.of_step + feature;
-    float sum = 0.0f;
-    if (sample >= t.samples) return;
-    for (int64_t d = threadIdx.x % WARP; d < t.width; d += WARP)
-        sum = fmaf(element_at(t.dy.at, dy + d), element_at(t.y.at, y + d), sum);
-    sum = warp_sum(sum);
-    if (threadIdx.x % WARP == 0) t.inner[i] = sum;
-}
-
 /* ---- ops */
 
 /* Tensor cores are used if all operands that are there have one 16-bit type and lie in whole words. */
@@ -79,10 +67,9 @@ static int too_many(const KArgs *a, Err *e, int64_t blocks) {
                    (long long)blocks);
 }
 
-/* Launches a block per `of_block` rows, for `rows` rows of each of `heads` heads of each sample. */
-static int run(const KArgs *a, Err *e, AttentionKernel *kernel, const Attention &t, int64_t heads, int64_t rows,
-               int64_t of_block) {
-    const int64_t blocks = t.samples * heads * ((rows + of_block - 1) / of_block);
+/* Launches a block per TILE rows, for `rows` rows of each of `heads` heads of each sample. */
+static int run(const KArgs *a, Err *e, AttentionKernel *kernel, const Attention &t, int64_t heads, int64_t rows) {
+    const int64_t blocks = t.samples * heads * ((rows + TILE - 1) / TILE);
     if (blocks <= INT32_MAX) return launch_op(a, e, kernel, (unsigned)blocks, ATTENTION_THREADS, t);
     return too_many(a, e, blocks);
 }
@@ -104,7 +91,7 @@ int k_cuda_attention_prepare(const KArgs *, size_t, void **state, size_t *worksp
 int k_cuda_attention(const KArgs *a, Err *e) {
     const Attention t = attention_of(a, &a->attention.q, &a->attention.y, &a->attention.lse, &a->attention.calls,
                                      &a->attention.bias, &a->attention.positions);
-    return run(a, e, pick(a, t).forward, t, t.attr.heads, t.queries, TILE);
+    return run(a, e, pick(a, t).forward, t, t.attr.heads, t.queries);
 }
 
 /* workspace: `inner`, which has as many numbers as lse */
@@ -127,8 +114,7 @@ int k_cuda_attention_dx(const KArgs *a, Err *e) {
     t.dbias = a->attention_dx.dbias;
     t.inner = (float *)a->workspace;
     const int64_t heads = t.attr.heads;
-    int code = run(a, e, inner_kernel, t, heads, t.queries, ATTENTION_THREADS / WARP);
-    if (!code) code = run(a, e, pick(a, t).of_queries, t, heads, t.queries, TILE);
-    if (!code) code = run(a, e, pick(a, t).of_keys, t, t.attr.kv_heads, t.keys, TILE);
+    int code = run(a, e, pick(a, t).of_queries, t, heads, t.queries);
+    if (!code) code = run(a, e, pick(a, t).of_keys, t, t.attr.kv_heads, t.keys);
     return code || !t.dbias.count ? code : run_bias(a, e, t);
 }

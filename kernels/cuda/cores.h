@@ -1,5 +1,5 @@
-/* cores.h: a warp multiplies on tensor cores: d (16, 8) += a (16, 16) b (16, 8), a and b of a 16-bit type T, d in fp32.
- * Lane 4 g + t has, in words of two neighbours:
+/* cores.h: a warp multiplies on tensor cores: d (16, 8) += a (16, 16) b (16, 8), a and b of a 16-bit type T, d in fp32; and loads
+ * their factors from shared memory. Lane 4 g + t has, in words of two neighbours:
  *
  *   a[0] row g, columns 2 t, 2 t + 1    a[1] row g + 8      a[2], a[3] the same 8 columns further
  *   b[0] rows 2 t, 2 t + 1, column g    b[1] 8 rows further
@@ -23,6 +23,23 @@ template <DType T> static __device__ inline void mma(float *upper, float *lower,
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     if (T == DT_BF16) MMA("bf16");
     else MMA("f16");
+#endif
+}
+
+/* Four matrices of 8 rows of 8 numbers of 16 bits, in shared memory, each row 16 bytes that begin where a word of them may.
+ * row: this lane's: lane l has row l % 8 of matrix l / 8. to[k]: of matrix k, lane 4 g + t gets numbers 2 t and 2 t + 1 of row g;
+ * TRANSPOSED: number g of rows 2 t and 2 t + 1. */
+template <bool TRANSPOSED> static __device__ inline void matrices_load(uint32_t *to, const uint32_t *row) {
+#ifdef EMULATE_CUDA_RUNTIME_H
+    emulate_ldmatrix(TRANSPOSED, to, row);
+#else
+    const unsigned at = (unsigned)__cvta_generic_to_shared(row);
+    if (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
 #endif
 }
 

@@ -11,6 +11,9 @@
 /* Bytes. Buffers start at multiples of CUDA_ALIGNMENT, but algorithms' loads need no more than this: only algorithms
  * that are content with it are asked for. */
 enum { GEMM_ALIGNMENT = 16 };
+/* TILE: rows and columns of D that a processor takes; PROCESSORS: of a large GPU. SPLIT_K: terms of a sum that are
+ * worth a block of their own */
+enum { TILE = 128, PROCESSORS = 132, SPLIT_K = 256 };
 /* Parts of a sum are added up in fp32 in a step of its own, in an order that is the same in every run. */
 static const uint32_t REDUCTIONS = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
@@ -179,6 +182,13 @@ static int plan_describe(const Gemm *g, GemmPlan **plan, Err *e) {
     if (status) gemm_close(p);
     else *plan = p;
     return blas_check(status, "describing a product", e);
+}
+
+size_t gemm_room(const Gemm *g, size_t limit) {
+    int64_t tiles = ((g->m + TILE - 1) / TILE) * ((g->n + TILE - 1) / TILE);
+    int64_t parts = min_i64(PROCESSORS / tiles, g->k / SPLIT_K);
+    parts = min_i64(parts, (int64_t)(limit / sizeof(float)) / (g->m * g->n));
+    return parts < 2 ? 0 : (size_t)(parts * g->m * g->n) * sizeof(float);
 }
 
 int gemm_candidates(CudaDevice *c, const Gemm *g, size_t workspace, EngineId id[GEMM_CANDIDATES], int *n, Err *e) {

@@ -30,6 +30,11 @@ typedef struct Gemm {
 
 typedef struct GemmPlan GemmPlan;
 
+/* Bytes of workspace that make a product faster, at most `limit`: they follow from its shape, with or without a GPU. If D
+ * has fewer tiles than the GPU has processors, the library splits the sum over k and then needs a D in fp32 per part.
+ * Nothing else gets faster by memory. */
+size_t gemm_room(const Gemm *g, size_t limit);
+
 size_t gemm_version(void); /* of the library: 130100 */
 /* id[*n]: the library's algorithms that need at most `workspace` bytes, in its own ranking. Each adds in the same
  * order in every run. To find none is no error. */

@@ -13,20 +13,10 @@
 #include "base/mem.h"
 #include "program/product.h"
 
-/* TILE: rows and columns of D that a processor takes; PROCESSORS: of a large GPU. SPLIT_K: terms of a sum that are
- * worth a block of their own. ROWS: rows are taken in multiples of it, so that each part starts at a 16-byte word. */
-enum { TILE = 128, PROCESSORS = 132, SPLIT_K = 256, ROWS = 8 };
+/* Rows are taken in multiples of it, so that each part starts at a 16-byte word. */
+enum { ROWS = 8 };
 
 /* ---- the workspace */
-
-/* Bytes that a product may use, at most `limit`. If D has fewer tiles than the GPU has processors, the library splits
- * the sum over k and then needs a D in fp32 per part. Nothing else gets faster by memory. */
-static size_t product_bytes(const Gemm *g, size_t limit) {
-    int64_t tiles = ((g->m + TILE - 1) / TILE) * ((g->n + TILE - 1) / TILE);
-    int64_t parts = min_i64(PROCESSORS / tiles, g->k / SPLIT_K);
-    parts = min_i64(parts, (int64_t)(limit / sizeof(float)) / (g->m * g->n));
-    return parts < 2 ? 0 : (size_t)(parts * g->m * g->n) * sizeof(float);
-}
 
 static size_t db_bytes(const KArgs *a, size_t limit) {
     const View *of = a->kind == OP_linear_dx ? &a->linear_dx.dx : &a->linear_dw.dy, *db = &a->linear_dx.db;
@@ -155,7 +145,7 @@ static int first_choice(const KArgs *a, size_t limit, Offer *take, void *arg, Er
     if (offer_small_n(a, limit, take, arg, &why)) return OK;
     place(a, LINEAR_FUSED, limit, &s);
     Candidate c = {.way = linear_ways[s.way], .any = true, .limit = limit,
-                   .workspace = whole(a, &s, product_bytes(&s.gemm, limit - s.before), limit)};
+                   .workspace = whole(a, &s, gemm_room(&s.gemm, limit - s.before), limit)};
     if (take(arg, &c, &why)) return OK;
     if (why.code == ERR_UNSUPPORTED && s.way == LINEAR_FUSED) {
         c.way = linear_ways[LINEAR_PLAIN];

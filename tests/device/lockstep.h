@@ -273,9 +273,10 @@ static double product_error(Lockstep *l, int k, const double *ulp) {
     return a * b * (0x1p-23 * (n + 8) + tf32) + polynomial + rounded;
 }
 
-/* A loss in parts rounds logits, their gradient, and with each part dw to 16 bits, relative to the largest of each; TF32
- * rounds factors to 11. */
-static double logits_error(const Lockstep *l, const double *ulp) {
+/* What an op has on its way from product to product is rounded to 16 bits, relative to the largest of each: a loss in parts does
+ * so with logits, their gradient, and with each part dw; a recurrent layer with each step's h and gradients of sums. TF32 rounds
+ * factors to 11. */
+static double between_error(const Lockstep *l, const double *ulp) {
     return 4 * (l->precision == PREC_TF32 ? 0x1p-10 : ulp[l->args.in[0].dtype]);
 }
 
@@ -289,11 +290,11 @@ static void compare(Lockstep *l, int k) {
     const uint8_t *expected = expected_of(l, k), *found = s->first + GUARD;
     OpKind kind = l->args.kind;
     bool product = is_product(kind), attention = kind == OP_attention || kind == OP_attention_dx;
-    bool parts = kind == OP_linear_cross_entropy || kind == OP_linear_cross_entropy_dx;
+    bool between = kind == OP_linear_cross_entropy || kind == OP_linear_cross_entropy_dx || kind == OP_rnn || kind == OP_rnn_dx;
     /* a normalisation's dw and db are sums of dy's numbers, too, dw of them times about 1; nothing is rounded to 16 bits */
     double few = product ? product_error(l, k, ulp) : kind == OP_bias_db ? sum_error(l, 0, v, ulp)
                  : kind == OP_norm_dw ? sum_error(l, 0, v, exact) + 4e-6 * magnitude(v, expected)
-                 : (4e-6 + (attention ? ulp[v->dtype] : parts ? logits_error(l, ulp) : 0)) * magnitude(v, expected);
+                 : (4e-6 + (attention ? ulp[v->dtype] : between ? between_error(l, ulp) : 0)) * magnitude(v, expected);
     double unit = ulp[v->dtype] * (product ? 2 : 1);
     l->compared++;
     if (!memcmp(expected, found, s->bytes)) {

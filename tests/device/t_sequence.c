@@ -210,6 +210,14 @@ static const RnnCase rnns[] = {
     {"gru, reverse, time first", RNN_GRU, 0, 1, 3, 5, 4, 8, true, 0},
     {"gru, several slices", RNN_GRU, 1, 0, 37, 3, 5, 34, true, 0},
     {"gru, x only", RNN_GRU, 0, 0, 3, 3, 4, 2, true, 0x1e},
+    /* matrices begin at whole words, as a GPU's library wants them */
+    {"lstm of words", RNN_LSTM, 1, 0, 3, 4, 16, 24, true, 0},
+    {"lstm of words, reverse, time first", RNN_LSTM, 0, 1, 5, 3, 8, 16, true, 0},
+    {"gru of words", RNN_GRU, 1, 0, 3, 4, 16, 24, true, 0},
+    {"gru of words, reverse", RNN_GRU, 1, 1, 3, 4, 8, 16, true, 0},
+    {"gru of words, of data", RNN_GRU, 0, 0, 2, 3, 8, 8, true, 1},
+    {"tanh of words, one sample", RNN_TANH, 1, 0, 1, 5, 8, 16, true, 0},
+    {"tanh of words, sums that are worth splitting", RNN_TANH, 0, 0, 20, 30, 8, 8, true, 0},
     /* large enough for products of bf16 */
     {"wide tanh, reverse", RNN_TANH, 1, 1, 5, 4, 33, 130, true, 0},
     {"wide relu, time first", RNN_RELU, 0, 0, 18, 3, 8, 131, false, 0},
@@ -220,10 +228,11 @@ static const RnnCase rnns[] = {
     {"wide gru, reverse, time first", RNN_GRU, 0, 1, 3, 5, 6, 80, true, 0},
 };
 
-/* Where the CPU multiplies bf16, what passes from step to step is rounded to it, too. */
+/* Where 16-bit operands are multiplied as they are, what passes from step to step is rounded to 16 bits, too: on a GPU, and on
+ * the CPU if w_hh is large enough. */
 static double rnn_rounding(const Device *device, const RnnCase *c, DType t) {
-    bool rounded = t == DT_BF16 && c->h >= 65 && !strcmp(device->table->kind, "cpu");
-    return rounded ? 1.0 / 64 : 4e-6;
+    const bool cpu = !strcmp(device->table->kind, "cpu"), rounded = cpu ? t == DT_BF16 && c->h >= 65 : t != DT_F32;
+    return !rounded ? 4e-6 : t == DT_BF16 ? 1.0 / 64 : 1.0 / 512;
 }
 
 static Shape rows_of(const RnnCase *c, int64_t features) {
@@ -234,7 +243,7 @@ static void open_rnn(Bench *b, Device *device, OpKind kind, const RnnCase *c) {
     memset(b, 0, sizeof *b);
     b->device = device;
     b->kind = kind;
-    b->attr.rnn = (RnnAttr){c->mode, c->batch_first, c->reverse};
+    b->attr.rnn = (RnnAttr){c->mode, c->batch_first, c->reverse, 0};
 }
 
 /* x, w and b, from operand k on */
@@ -280,6 +289,31 @@ static void check_rnn(Device *device, const RnnCase *c, DType t) {
     check(&b, ref_rnn_dx, rnn_rounding(device, c, t), "%s, %s", c->name, dtype_name(t));
 }
 
+/* fp32 factors are rounded to TF32 on a GPU where it is allowed, and only there. */
+static void check_tf32(Device *device, OpKind kind) {
+    const RnnCase c = {"tf32", RNN_GRU, 1, 0, 2, 3, 8, 8, .bias = false};
+    const bool back = kind == OP_rnn_dx, cpu = !strcmp(device->table->kind, "cpu");
+    Bench b;
+    open_rnn(&b, device, kind, &c);
+    add_layer(&b, back, &c, DT_F32);
+    for (int k = 0; k < 3 && back; k++) add(&b, k ? 3 + k : 0, rows_of(&c, (k == 2 ? 4 : 1) * c.h), DT_F32, 1);
+    add(&b, OP_IN, rows_of(&c, back ? c.i : c.h), DT_F32, 0);
+    if (back) add(&b, OP_IN + 1, shape2(3 * c.h, c.i), DT_F32, 0), add(&b, OP_IN + 2, shape2(3 * c.h, c.h), DT_F32, 0);
+    for (int k = 0; k < OP_IN; k++)
+        if (b.at[k].block) pack(&b.at[k]);
+    for (b.attr.rnn.tf32 = 0; b.attr.rnn.tf32 < 2; b.attr.rnn.tf32++) {
+        run(&b);
+        for (int k = OP_IN; k < OPERANDS; k++) {
+            if (!b.at[k].block) continue;
+            if (b.attr.rnn.tf32 && !memcmp(b.at[k].first, storage(&b.at[k]), b.at[k].bytes) != cpu)
+                PROBLEM(&b, "output %d is %s", k - OP_IN, cpu ? "rounded" : "not rounded");
+            memcpy(b.at[k].first, storage(&b.at[k]), b.at[k].bytes);
+        }
+    }
+    if (!ok(!b.problem[0], "%s %s: TF32 where it is allowed", device->table->kind, op_info(kind)->name)) printf("# %s\n", b.problem);
+    release(&b);
+}
+
 /* ---- attention */
 
 typedef struct AttentionCase {
@@ -300,10 +334,10 @@ static const AttentionCase attentions[] = {
     {"one step, causal", 2, 1, 1, 2, 1, 6, 0, 0, .parts = {3}},
     {"two heads", 2, 0, 1, 2, 5, 6, 0, 0, .parts = {3}},
     {"causal", 3, 1, 1, 2, 7, 15, 0, 0, .parts = {3}},
-    {"time first", 2, 0, 0, 3, 6, 8, 0, 0, .parts = {3}},
+    {"time first", 2, 0, 0, 3, 6, 16, 0, 0, .parts = {3}},
     {"time first, causal", 2, 1, 0, 2, 9, 8, 0, 0, .parts = {3}},
     {"tiles", 1, 0, 1, 1, 131, 17, 0, 0, .parts = {3}},
-    {"tiles, causal", 2, 1, 1, 1, 130, 24, 0, 0, .parts = {3}},
+    {"tiles, causal", 2, 1, 1, 1, 130, 32, 0, 0, .parts = {3}},
     {"dropout", 2, 0, 1, 2, 7, 6, 0.25f, 0, .parts = {3}},
     {"dropout, tiles, causal", 1, 1, 1, 2, 70, 5, 0.5f, 0, .parts = {3}},
     {"of two", 2, 0, 1, 2, 5, 6, 0, 7, .parts = {1, 2}},
@@ -312,19 +346,21 @@ static const AttentionCase attentions[] = {
     {"of two, two keys, causal", 2, 1, 1, 2, 6, 8, 0, 2, .parts = {1, 2}},
     {"of two, tiles", 1, 0, 1, 2, 70, 11, 0, 131, .parts = {1, 2}},
     {"of two, more keys, causal", 2, 1, 1, 2, 5, 6, 0, 9, .parts = {1, 2}},
-    {"of two, more keys, tiles, causal", 1, 1, 0, 1, 66, 12, 0, 200, .parts = {1, 2}},
-    {"of two, more queries, tiles, causal", 1, 1, 1, 1, 140, 12, 0, 67, .parts = {1, 2}},
+    {"of two, more keys, tiles, causal", 1, 1, 0, 1, 66, 24, 0, 200, .parts = {1, 2}},
+    {"of two, more queries, tiles, causal", 1, 1, 1, 1, 140, 16, 0, 67, .parts = {1, 2}},
     {"of two, dropout", 2, 0, 1, 2, 5, 6, 0.3f, 10, .parts = {1, 2}},
     {"of two, dropout, tiles, causal", 1, 1, 1, 2, 69, 5, 0.4f, 75, .parts = {1, 2}},
     {"of three", 2, 0, 1, 2, 5, 6, 0, 8, .parts = {1, 1, 1}},
     {"of three, time first, dropout, causal", 2, 1, 0, 3, 7, 10, 0.2f, 6, .parts = {1, 1, 1}},
     {"value apart", 2, 0, 1, 2, 6, 8, 0, 6, .parts = {2, 0, 1}},
     {"wide heads, tiles, causal", 2, 1, 1, 1, 70, 144, 0, 0, .parts = {3}},
+    {"heads of a tile, dropout, causal", 2, 1, 1, 1, 100, 128, 0.3f, 0, .parts = {3}},
+    {"wide head, dropout, causal", 1, 1, 1, 1, 70, 80, 0.3f, 0, .parts = {3}},
     {"of two, wide head, dropout", 1, 0, 0, 2, 3, 131, 0.25f, 66, .parts = {1, 2}},
     {"grouped", 4, 0, 1, 2, 5, 12, 0, 7, .parts = {1, 1, 1, 2}},
     {"grouped, causal, dropout", 6, 1, 1, 2, 7, 24, 0.25f, 0, .parts = {1, 1, 1, 2}},
     {"grouped, tiles, causal", 4, 1, 1, 1, 70, 32, 0, 0, .parts = {1, 1, 1, 2}},
-    {"grouped in one, time first", 4, 1, 0, 3, 9, 16, 0, 0, .parts = {3, 0, 0, 2}},
+    {"grouped in one, time first", 4, 1, 0, 3, 9, 32, 0, 0, .parts = {3, 0, 0, 2}},
     {"grouped, of two, more keys", 6, 0, 1, 2, 5, 12, 0.2f, 70, .parts = {1, 2, 0, 3}},
     {"one head of keys", 3, 0, 1, 2, 66, 12, 0, 0, .parts = {1, 1, 1, 1}},
     {"one head of keys, more queries, tiles, causal", 2, 1, 1, 1, 140, 24, 0, 67, .parts = {1, 2, 0, 1}},
@@ -341,14 +377,14 @@ static const AttentionCase attentions[] = {
     {"bias by head and sample", 2, 0, 0, 2, 6, 8, 0, 0, .parts = {3}, 0, 0, 4},
     {"bias without gradient", 2, 0, 1, 2, 5, 6, 0, 0, .parts = {3}, 0, 0, 5},
     {"bias, grouped, tiles, causal, dropout", 4, 1, 1, 2, 70, 32, 0.2f, 0, .parts = {1, 1, 1, 2}, 0, 0, 1},
-    {"bias by head, grouped, tiles", 4, 0, 1, 2, 66, 16, 0, 131, .parts = {1, 1, 1, 2}, 0, 0, 3},
+    {"bias by head, grouped, tiles", 4, 0, 1, 2, 66, 32, 0, 131, .parts = {1, 1, 1, 2}, 0, 0, 3},
     {"bias by head, cap, window, tiles", 2, 1, 1, 2, 130, 12, 0, 0, .parts = {3}, 66, 0.9f, 3},
     {"sequences", 2, 1, 1, 3, 9, 6, 0, 0, .parts = {3}, .lengths = {4, 1, 3}},
     {"sequences of one", 1, 1, 1, 2, 3, 4, 0, 0, .parts = {3}, .lengths = {1, 1, 1}},
     {"sequences, time first", 2, 1, 0, 2, 7, 8, 0, 0, .parts = {3}, .lengths = {2, 3}},
     {"sequences, tiles", 2, 1, 1, 2, 300, 12, 0, 0, .parts = {1, 1, 1}, .lengths = {130, 3, 64, 70}},
-    {"sequences at tiles, grouped, dropout", 4, 1, 1, 1, 257, 16, 0.2f, 0, .parts = {1, 1, 1, 2}, .lengths = {64, 128, 64}},
-    {"sequences, one head of keys, window", 2, 1, 1, 2, 200, 12, 0, 0, .parts = {1, 1, 1, 1}, 20, .lengths = {100, 7, 50}},
+    {"sequences at tiles, grouped, dropout", 4, 1, 1, 1, 257, 32, 0.2f, 0, .parts = {1, 1, 1, 2}, .lengths = {64, 128, 64}},
+    {"sequences, one head of keys, window", 2, 1, 1, 2, 200, 16, 0, 0, .parts = {1, 1, 1, 1}, 20, .lengths = {100, 7, 50}},
     {"sequences, cap, bias by head and sample", 2, 1, 1, 2, 140, 12, 0, 0, .parts = {3}, 0, 0.9f, 4, .lengths = {70, 5}},
     {"sequences, wide head", 1, 1, 1, 1, 70, 131, 0, 0, .parts = {3}, .lengths = {33, 20}},
 };
@@ -547,6 +583,8 @@ static void check_loss(Device *device, const LossCase *c, DType t, DType dw_type
 
 static void test_device(Device *device) {
     static const DType types[] = {DT_F32, DT_BF16, DT_F16};
+    check_tf32(device, OP_rnn);
+    check_tf32(device, OP_rnn_dx);
     for (size_t t = 0; t < ARRAY_LEN(types); t++) {
         for (size_t i = 0; i < ARRAY_LEN(rnns); i++) /* the CPU treats a large w_hh apart */
             if (sampled(t * ARRAY_LEN(rnns) + i, 3 * ARRAY_LEN(rnns)) && type_sampled(device, i, types[t]) &&

@@ -168,6 +168,24 @@ static inline void emulate_mma(float (*wide)(uint16_t), float *upper, float *low
     }
 }
 
+/* The same: each lane reads its row, in one word of 16 bytes, and offers it. */
+static inline void emulate_ldmatrix(bool transposed, uint32_t *to, const uint32_t *row) {
+    const uint4 mine = *(const uint4 *)row;
+    const uint64_t words[EMULATE_WORDS] = {(uint64_t)mine.y << 32 | mine.x, (uint64_t)mine.w << 32 | mine.z, 0};
+    const unsigned lane = emulate_lane(), g = lane / 4, t = lane % 4;
+    emulate_exchange(words, {"ldmatrix", 0});
+    for (unsigned k = 0; k < 4; k++) {
+        uint64_t of[2];
+        if (transposed) {
+            emulate_read(g / 4, 8 * k + 2 * t, 2, of);
+            to[k] = (uint32_t)(uint16_t)(of[0] >> g % 4 * 16) | (uint32_t)(uint16_t)(of[1] >> g % 4 * 16) << 16;
+        } else {
+            emulate_read(t / 2, 8 * k + g, 1, of);
+            to[k] = (uint32_t)(of[0] >> t % 2 * 32);
+        }
+    }
+}
+
 /* ---- launches */
 
 template <typename... P> struct EmulatedKernel {

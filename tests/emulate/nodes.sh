@@ -35,8 +35,8 @@ nodes() { # network, nodes in fp32, in amp_bf16; how it is different
 unset CLIP
 nodes "the article's" 14 20
 nodes "with batch normalisation" 19 23
-nodes "GPT of two blocks" 76 93
-nodes LSTM 27 31
+nodes "GPT of two blocks" 74 91
+nodes LSTM 26 30
 export CLIP=1
-nodes "GPT of two blocks" 78 95 "gradients clipped by their norm"
+nodes "GPT of two blocks" 76 93 "gradients clipped by their norm"
 finish

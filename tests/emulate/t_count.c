@@ -45,6 +45,11 @@ typedef struct Case {
 #define QUANTIZED .x = S2(64, 768), .y = S2(64, 256), .z = S2(256, 768)
 #define HEADS .x = S3(1, 128, 384), .y = S3(1, 128, 128), .z = S3(1, 2, 128), \
     .attr.attention = {.heads = 2, .kv_heads = 2, .causal = 1, .batch_first = 1, .scale = 0.125f}
+/* of as many inputs as units, without biases: y lies as x */
+#define RNN(mode_, gates, saved) .x = S3(16, 8, 128), .y = S2(gates * 128, 128), .z = S3(16, 8, saved * 128), \
+    .attr.rnn = {.mode = mode_, .batch_first = 1}
+#define LSTM RNN(RNN_LSTM, 4, 5)
+#define GRU RNN(RNN_GRU, 3, 4)
 
 static const Case cases[] = {
 #include "counts.inc"

@@ -7,7 +7,7 @@
 
 #include "tap.h"
 
-enum { THREADS = 96, BLOCKS = 5, COUNT = THREADS * BLOCKS };
+enum { WARP = 32, THREADS = 96, BLOCKS = 5, COUNT = THREADS * BLOCKS };
 
 template <typename... P, typename... A>
 static cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream, A... args) {
@@ -57,6 +57,21 @@ static __global__ void leave_behind(int *y) {
     for (int i = 0; i < 4; i++) found[i] = 7;
 }
 
+/* Number 100 k + 10 row + column stands in row and column of matrix k. Words of both loads, by load, matrix and lane */
+static __global__ void load_matrices(int *y) {
+    __shared__ uint4 row[WARP];
+    const unsigned lane = threadIdx.x, first = 100 * (lane / 8) + 10 * (lane % 8);
+    const uint4 mine = make_uint4(first | (first + 1) << 16, (first + 2) | (first + 3) << 16, (first + 4) | (first + 5) << 16,
+                                  (first + 6) | (first + 7) << 16);
+    row[lane] = mine;
+    __syncwarp();
+    for (int transposed = 0; transposed < 2; transposed++) {
+        uint32_t to[4];
+        emulate_ldmatrix(transposed, to, (const uint32_t *)&row[lane]);
+        for (int k = 0; k < 4; k++) y[(transposed * 4 + k) * WARP + lane] = (int)to[k];
+    }
+}
+
 static __global__ void count_up(unsigned *n) { atomicAdd(n, 1u); }
 static __global__ void diverge(int *y) {
     if (threadIdx.x < 40) __syncthreads();
@@ -88,6 +103,13 @@ static void test_threads() {
         good &= host[3 * THREADS + i] == (int)0xaaaaaaaau && host[4 * THREADS + i] == 50 + 1000;
     }
     ok(good, "shuffles and votes of a warp");
+    launch(load_matrices, 1, WARP, NULL, y);
+    cudaMemcpy(host, y, sizeof host, cudaMemcpyDeviceToHost);
+    for (int i = 0; i < 4 * WARP; i++) { /* as PTX's ldmatrix has it */
+        const int k = i / WARP, g = i % WARP / 4, t = i % WARP % 4, plain = 100 * k + 10 * g + 2 * t, turned = 100 * k + 20 * t + g;
+        good &= host[i] == (plain | (plain + 1) << 16) && host[4 * WARP + i] == (turned | (turned + 10) << 16);
+    }
+    ok(good, "a warp's lanes get the words of four matrices, as they lie and transposed");
     launch(leave_behind, 3, 1, NULL, y);
     cudaMemcpy(host, y, sizeof host, cudaMemcpyDeviceToHost);
 #ifdef __SANITIZE_ADDRESS__

@@ -43,6 +43,11 @@ tap.is(bytes["0.weight"], 8, "a buffer has its exact bytes")
 tap.has(program:dump(), "linear_dw", "a program prints itself")
 local _, passes = core.compile(network, {}, device, true)
 tap.has(passes, "# after backward\n", "and after each pass")
+local products = core.network(nn.Sequential{nn.Conv2d(2, 2, 1), nn.Flatten(2), nn.LSTM(4, 2), nn.Linear(2, 1)}, loss, {3, 2, 2, 2})
+for _, case in ipairs{{"tf32", 7}, {"fp32", 0}} do
+  local _, found = compiled(products, {precision = case[1]}):dump():gsub(" tf32%f[%W]", "")
+  tap.is(found, case[2], case[1] .. ": which products of convolution, LSTM and linear layer, and of their gradients, may be TF32")
+end
 tap.raises('unknown setting "precison"', "an unknown setting", core.compile, network, {precison = "fp32"}, device)
 tap.raises("precision: expected one of fp32, tf32", "a wrong word", core.compile, network, {precision = "fp31"}, device)
 tap.raises("accumulate: expected a whole", "no micro-batch", core.compile, network, {accumulate = 0}, device)

@@ -57,5 +57,9 @@ static void rnn_gradient(Gradients *g, const Op *f, int dy) {
         if (made[k] != NO_BUF) gradient_add(g, f, of[k], made[k]);
 }
 
-const OpRule rule_rnn = {rnn_fits, rnn_flops, rnn_gradient, NULL};
-const OpRule rule_rnn_dx = {rnn_dx_fits, rnn_dx_flops, NULL, NULL};
+static void rnn_show(const Attr *a, Line *l) {
+    if (a->rnn.tf32) line_put(l, " tf32");
+}
+
+const OpRule rule_rnn = {rnn_fits, rnn_flops, rnn_gradient, rnn_show};
+const OpRule rule_rnn_dx = {rnn_dx_fits, rnn_dx_flops, NULL, rnn_show};
