@@ -5,6 +5,7 @@
 #include "parallel.h"
 #include "onednn.h"
 #include "direct_conv.h"
+#include "gemm_ops.h"
 #include "winograd.h"
 
 /* oneDNN's dimensions are in PyTorch's order, too; strides say how the image lies. */
@@ -48,7 +49,7 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
  * again with its own workspace as the limit, way_of finds the same one. */
 typedef struct Way { bool (*prepare)(const KArgs *, size_t limit, size_t *bytes); KernelRun *run; } Way;
 static const Way ways[] = {{depthwise_prepare, depthwise_run}, {direct_conv_prepare, direct_conv_run},
-                           {winograd_prepare, winograd_run}};
+                           {winograd_prepare, winograd_run}, {gemm_op_prepare, gemm_op_run}};
 
 static const Way *way_of(const KArgs *args, size_t limit, size_t *bytes) {
     for (size_t k = 0; k < ARRAY_LEN(ways); k++)
