@@ -415,13 +415,25 @@ static ActFn act_in(int pass, ActFn forward, size_t turn) {
     return pass == FORWARD ? forward : ACT_NONE;
 }
 
+/* Types that the device only converts are multiplied by gemm.h: in every pass x or its gradient is of type t[X]. */
+static bool packed_by(const Types *t, const RefConv *d) {
+    DeviceInfo info;
+    Err e;
+    return !device->table->info(device, &info, &e) && info.emulated[t->t[X]] && d->groups == 1;
+}
+
+/* bf16 comes here, too, where the device only converts it; what Winograd's algorithm leaves is then gemm.h's. */
 static void test_winograd(void) {
     bool can = has_isa(dnnl_cpu_isa_avx512_core);
     if (!can) skip("convolutions by Winograd", "no AVX-512");
-    for (int pass = FORWARD; pass < TRANSPOSE && can; pass++)
-        for (size_t k = 0; k < ARRAY_LEN(winograds); k++)
-            test_conv(&winograds[k].conv, &types[0], pass, act_in(pass, winograds[k].conv.act, k),
-                      &(bool){winograds[k].own >> pass & 1});
+    for (size_t t = 0; t < ARRAY_LEN(types) && can; t++)
+        for (int pass = FORWARD; pass < TRANSPOSE; pass++)
+            for (size_t k = 0; k < ARRAY_LEN(winograds); k++) {
+                const bool packed = packed_by(&types[t], &winograds[k].conv.d);
+                if (t && (!packed || types[t].t[X] != DT_BF16)) continue;
+                test_conv(&winograds[k].conv, &types[t], pass, act_in(pass, winograds[k].conv.act, k + t),
+                          &(bool){packed || winograds[k].own >> pass & 1});
+            }
 }
 
 /* Products of factors of the same type, which the processor multiplies; what is made of them may have another. */
@@ -432,13 +444,6 @@ static bool tapped_by(const Types *t, int pass) {
     for (int k = 0; k < OPERANDS; k++)
         if (at[k] == 0 || at[k] == 1) factor[at[k]] = t->t[k];
     return factor[0] == factor[1] && factor[0] != DT_F16 && has_isa(needed);
-}
-
-/* Types that the device only converts are multiplied by gemm.h: in every pass x or its gradient is of type t[X]. */
-static bool packed_by(const Types *t, const RefConv *d) {
-    DeviceInfo info;
-    Err e;
-    return !device->table->info(device, &info, &e) && info.emulated[t->t[X]] && d->groups == 1;
 }
 
 static void test_taps(const Types *t, int pass) {
