@@ -28,7 +28,8 @@ int64_t gemm_block_rows(int64_t m) { return min_i64(up(m, GEMM_ROWS), BLOCK_TILE
 static Plan plan_of(const Gemm *g, int64_t panel) {
     Plan p = {.height = tile_height(g->m), .block = gemm_block_rows(g->m), .depth = min_i64(g->k, PANEL_DEPTH)};
     p.columns = min_i64(up(g->n, GEMM_COLUMNS), max_i64(1, panel / p.depth / GEMM_COLUMNS)) * GEMM_COLUMNS;
-    if (!g->c) p.columns = min_i64(p.columns, SUMS);
+    if (g->packed) p.depth = g->k, p.columns = up(g->n, GEMM_COLUMNS) * GEMM_COLUMNS;
+    else if (!g->c) p.columns = min_i64(p.columns, SUMS);
     p.later = !g->c && p.depth < g->k;
     return p;
 }
@@ -36,7 +37,7 @@ static Plan plan_of(const Gemm *g, int64_t panel) {
 static int64_t lines(int64_t floats) { return up(floats, 16) * 16; } /* whole lines of the cache */
 
 static Space space_of(const Gemm *g, const Plan *p, float *at) {
-    const int64_t panel = lines(up(p->depth, GEMM_DEPTH) * GEMM_DEPTH * p->columns), a = lines(p->block * GEMM_DEPTH);
+    const int64_t panel = g->packed ? 0 : lines(p->depth * p->columns), a = lines(p->block * GEMM_DEPTH);
     const int64_t sums = g->c || p->later ? 0 : lines(p->block * p->columns);
     const int64_t all = panel + g->threads * (a + sums), rows = p->later ? lines(g->m * p->columns) : 0;
     Space s = {.each = a + sums, .bytes = (size_t)(all + rows) * sizeof(float)};
@@ -53,7 +54,7 @@ static Space fit(const Gemm *g, size_t limit, Plan *p, float *at) {
     for (int64_t panel = PANEL;; panel /= 2) {
         *p = plan_of(g, panel);
         const Space s = space_of(g, p, at);
-        if (s.bytes <= limit || p->columns == GEMM_COLUMNS) return s;
+        if (s.bytes <= limit || g->packed || p->columns == GEMM_COLUMNS) return s;
     }
 }
 
@@ -66,9 +67,8 @@ size_t gemm_workspace(const Gemm *g, size_t limit) {
  * GEMM_COLUMNS) */
 typedef struct Panel { const Gemm *g; Plan p; Space s; int64_t column, columns, at, depth; } Panel;
 
-static float *tile_of_panel(const Panel *t, int64_t column, int64_t from) {
-    return t->s.panel + column * t->depth + from * GEMM_COLUMNS;
-}
+/* Where the numbers from `from` on of a tile's columns lie in a panel */
+static int64_t tile_at(const Panel *t, int64_t column, int64_t from) { return column * t->depth + from * GEMM_COLUMNS; }
 
 static void matrix_columns(const Gemm *g, int64_t column, int64_t columns, int64_t at, int64_t depth, float *to) {
     const GemmMatrix *b = &g->b;
@@ -87,19 +87,31 @@ static void pack_panel(const Panel *t, int64_t piece) {
     const int64_t parts = up(t->depth, GEMM_DEPTH), column = piece / parts * GEMM_COLUMNS, from = piece % parts * GEMM_DEPTH;
     GemmColumns *columns = t->g->columns ? t->g->columns : matrix_columns;
     columns(t->g, t->column + column, min_i64(GEMM_COLUMNS, t->columns - column), t->at + from,
-            min_i64(GEMM_DEPTH, t->depth - from), tile_of_panel(t, column, from));
+            min_i64(GEMM_DEPTH, t->depth - from), t->s.panel + tile_at(t, column, from));
+}
+
+static int64_t pack_pieces(const Panel *t) { return up(t->columns, GEMM_COLUMNS) * up(t->depth, GEMM_DEPTH); }
+
+int64_t gemm_packed(int64_t n, int64_t k) { return up(n, GEMM_COLUMNS) * GEMM_COLUMNS * k; }
+
+void gemm_pack(const Gemm *g, float *to) {
+    const Panel all = {.g = g, .s.panel = to, .columns = g->n, .depth = g->k};
+    const int64_t pieces = pack_pieces(&all);
+#pragma omp parallel for schedule(static) num_threads(g->threads) if (g->threads > 1)
+    for (int64_t i = 0; i < pieces; i++) pack_panel(&all, i);
 }
 
 /* Rows [row, row + rows) times columns [begin, end) of the panel, to c, whose rows are `step` apart */
 static void run_block(const Panel *t, int64_t row, int64_t rows, int64_t begin, int64_t end, float *a, float *c,
                       int64_t step) {
     GemmRows *take = t->g->rows ? t->g->rows : matrix_rows;
+    const float *panel = t->g->packed ? t->g->packed : t->s.panel;
     for (int64_t from = 0; from < t->depth; from += GEMM_DEPTH) {
         const int64_t depth = min_i64(GEMM_DEPTH, t->depth - from);
         take(t->g, row, rows, t->at + from, depth, a);
         for (int64_t col = begin; col < end; col += GEMM_COLUMNS)
             for (int64_t r = 0; r < rows; r += t->p.height) {
-                const GemmTile tile = {.a = a + r * GEMM_DEPTH, .b = tile_of_panel(t, col, from), .depth = depth,
+                const GemmTile tile = {.a = a + r * GEMM_DEPTH, .b = panel + tile_at(t, col, from), .depth = depth,
                     .rows = min_i64(t->p.height, rows - r), .columns = min_i64(GEMM_COLUMNS, end - col),
                     .c = c + r * step + col, .c_step = step, .scale = t->g->scale,
                     .add = t->at + from > 0 || (t->g->c && t->g->add)};
@@ -129,8 +141,8 @@ void gemm_run(const Gemm *g, void *workspace, size_t bytes) {
     for (int64_t column = 0; column < g->n; column += p.columns)
         for (int64_t at = 0; at < g->k; at += p.depth) {
             const Panel t = {g, p, s, column, min_i64(p.columns, g->n - column), at, min_i64(p.depth, g->k - at)};
-            const int64_t tiles = up(t.columns, GEMM_COLUMNS), packs = tiles * up(t.depth, GEMM_DEPTH);
-            const int64_t parts = min_i64(tiles, up(g->threads, blocks));
+            const int64_t packs = g->packed ? 0 : pack_pieces(&t);
+            const int64_t parts = min_i64(up(t.columns, GEMM_COLUMNS), up(g->threads, blocks));
 #pragma omp for schedule(static)
             for (int64_t i = 0; i < packs; i++) pack_panel(&t, i);
 #pragma omp for schedule(static)

@@ -4,7 +4,7 @@
  *
  *   c (m, n) = scale a (m, k) b (k, n)
  *
- *   workspace = [panel of b | block of a and sums, of thread 0 | ... of thread 1 | ... | sums of all rows]
+ *   workspace = [panel of b, unless b is packed | block of a and sums, of thread 0 | ... of thread 1 | ... | sums of all rows]
  *
  * A piece of work is a block of rows times the columns of a panel. A sum is made in the order of k, in parts of the same
  * length whatever the shape and the number of threads: so neither the threads nor the room changes a bit. */
@@ -28,6 +28,7 @@ typedef struct GemmMatrix { DType type; const void *at; int64_t stride; bool tra
 struct Gemm {
     int64_t m, n, k;
     GemmMatrix a, b;
+    const float *packed;    /* b as gemm_pack has made it; NULL: it is packed by the way */
     GemmRows *rows;         /* NULL: as `a` says */
     GemmColumns *columns;   /* NULL: as `b` says */
     float scale;
@@ -44,6 +45,9 @@ int64_t gemm_block_rows(int64_t m);
 /* Bytes of workspace, a multiple of 64: at most `limit`, where there is a way. Asked again with its answer as the limit,
  * it gives the same one. */
 size_t gemm_workspace(const Gemm *g, size_t limit);
+/* b packed, for many products: floats, and the packing on g->threads threads. */
+int64_t gemm_packed(int64_t n, int64_t k);
+void gemm_pack(const Gemm *g, float *to);
 /* bytes: at least what gemm_workspace has said for some limit */
 void gemm_run(const Gemm *g, void *workspace, size_t bytes);
 

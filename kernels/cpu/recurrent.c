@@ -7,8 +7,8 @@
  * other once per op and not once per step. Where w_hh is too large for a core's own cache, there is one slice, and its
  * products run on all threads.
  *
- * Operands are fp32; 16-bit ones get fp32 copies. But where the processor multiplies bf16 and w_hh is large enough to
- * gain by it, bf16 operands are multiplied as they lie; h is then the y of the step before. The sums from the input
+ * Operands are fp32; 16-bit ones get fp32 copies. But where w_hh is large enough to gain by it, bf16 operands are
+ * multiplied as they lie (bf16_gemm.h); h is then the y of the step before. The sums from the input
  * are then made step by step beside those from h, and a sample's row passes through `lines` in fp32. */
 #include "cpu.h"
 #include "recurrent.h"

@@ -8,7 +8,7 @@ enum { SLICE = 16, CACHED = 256 << 10, WORTH = 16 << 10 };
 
 bool rnn_steps_is_narrow(const KArgs *a, const View *w_hh) {
     const View *x = a->kind == OP_rnn ? &a->rnn.x : &a->rnn_dx.x;
-    return x->dtype == DT_BF16 && w_hh->dtype == DT_BF16 && w_hh->count >= WORTH && bf16_gemm_fits();
+    return x->dtype == DT_BF16 && w_hh->dtype == DT_BF16 && w_hh->count >= WORTH;
 }
 
 RnnSteps rnn_steps_of(const KArgs *a, const View *x, const View *y) {
