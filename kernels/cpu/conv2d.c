@@ -131,9 +131,15 @@ int k_cpu_conv2d_dw_prepare(const KArgs *args, size_t limit, void **state, size_
 }
 
 /* x w -> y here is dy w -> dx of conv2d_dx; the bias is added after it. */
-int k_cpu_conv_transpose_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+static KArgs plain_dx(const KArgs *args) {
     KArgs plain = *args;
-    memset(&plain.conv_transpose.b, 0, sizeof plain.conv_transpose.b);
+    plain.kind = OP_conv2d_dx;
+    memset(&plain.conv2d_dx.s, 0, sizeof plain.conv2d_dx.s);
+    return plain;
+}
+
+int k_cpu_conv_transpose_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    const KArgs plain = plain_dx(args);
     return prepare(&plain, PASS_DATA, limit, state, workspace, e);
 }
 
@@ -157,22 +163,21 @@ static void bias_piece(const KArgs *a, int64_t begin, int64_t end) {
     }
 }
 
-int k_cpu_conv_transpose(const KArgs *args, Err *e) {
-    KArgs plain = *args;
-    memset(&plain.conv_transpose.b, 0, sizeof plain.conv_transpose.b);
-    int64_t channels = args->conv_transpose.y.shape.dim[1];
-    assert(operand_is_image(&args->conv_transpose.y));
-    assert(!args->conv_transpose.b.count || args->conv_transpose.b.count == channels);
-    int code = prim_run(&plain, e);
-    if (!code && args->conv_transpose.b.count)
-        range_run(args, args->conv_transpose.y.count / channels, max_i64(1, BLOCK / channels), bias_piece);
-    return code;
-}
-
 static int run(const KArgs *args, Err *e) {
     size_t bytes;
     const Way *way = args->state ? NULL : way_of(args, args->workspace_bytes, &bytes);
     return way ? way->run(args, e) : prim_run(args, e);
+}
+
+int k_cpu_conv_transpose(const KArgs *args, Err *e) {
+    const KArgs plain = plain_dx(args);
+    int64_t channels = args->conv_transpose.y.shape.dim[1];
+    assert(operand_is_image(&args->conv_transpose.y));
+    assert(!args->conv_transpose.b.count || args->conv_transpose.b.count == channels);
+    int code = run(&plain, e);
+    if (!code && args->conv_transpose.b.count)
+        range_run(args, args->conv_transpose.y.count / channels, max_i64(1, BLOCK / channels), bias_piece);
+    return code;
 }
 
 int k_cpu_conv2d(const KArgs *args, Err *e) { return run(args, e); }
