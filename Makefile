@@ -411,10 +411,11 @@ bench-bf16: all ## steps in bf16 beside fp32 on processors without instructions 
 ISA ?= v4
 ONEDNN_v4 = AVX512_CORE
 ONEDNN_v3 = AVX2
-$(BUILD)/tests/bench/products-%: tests/bench/products.c kernels/cpu/gemm.c kernels/cpu/gemm_tiles.c
+$(BUILD)/tests/bench/products-%: tests/bench/products.c kernels/cpu/gemm.c kernels/cpu/gemm_tiles.c kernels/cpu/gemm.h \
+    kernels/cpu/gemm_tiles.h
 	@mkdir -p $(@D)
 	@echo "  LINK $@"
-	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(ISA_$*) -Wno-psabi -Ikernels/cpu -MF $@.d -o $@ $^ $(LIBS) $(EXTRA)
+	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(ISA_$*) -Wno-psabi -Ikernels/cpu -MF /dev/null -o $@ $(filter %.c,$^) $(LIBS) $(EXTRA)
 
 bench-products: $(BUILD)/tests/bench/products-$(ISA) ## matrix products beside oneDNN's, and those of BLAS, a library's path, by ISA (v4, v3)
 	$(Q)ONEDNN_MAX_CPU_ISA=$(ONEDNN_$(ISA)) $< $(BLAS)

@@ -85,7 +85,6 @@ static dnnl_status_t begin(Bf16Gemm *p, const Bf16GemmShape *s) {
     assert(s->a_stride >= (s->a_transposed ? s->m : s->k));
     assert(s->packed || s->b_stride >= (s->b_transposed ? s->k : s->n));
     memset(p, 0, sizeof *p);
-    p->shape = *s;
     p->threads = s->threads;
     dnnl_status_t status = dnnl_engine_create(&p->engine, dnnl_cpu, 0);
     return status ? status : describe(p, s);
@@ -106,8 +105,7 @@ size_t bf16_gemm_scratch(const Bf16GemmShape *s) {
 }
 
 int bf16_gemm_open(Bf16Gemm *p, const Bf16GemmShape *s) {
-    memset(p, 0, sizeof *p);
-    p->shape = *s;
+    *p = (Bf16Gemm){.shape = *s};
     if (!bf16_gemm_fits()) return 0;
     int threads = use_threads(s->threads);
     dnnl_status_t status = begin(p, s);
@@ -162,9 +160,8 @@ size_t bf16_gemm_packed(int64_t n, int64_t k) {
 
 int bf16_gemm_pack(const Bf16Gemm *p, const Bf16GemmShape *s, const void *from, void *to) {
     if (!bf16_gemm_fits()) {
-        Gemm own = gemm_of(s, NULL, from, NULL);
-        gemm_pack(&own, to);
-        return 0;
+        const Gemm own = gemm_of(s, NULL, from, NULL);
+        return gemm_pack(&own, to), 0;
     }
     dnnl_memory_desc_t plain;
     const dnnl_memory_desc_t *inner = dnnl_primitive_desc_query_md(p->desc, dnnl_query_weights_md, 0);

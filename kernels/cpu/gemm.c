@@ -27,6 +27,7 @@ int64_t gemm_block_rows(int64_t m) { return min_i64(up(m, GEMM_ROWS), BLOCK_TILE
 
 static Plan plan_of(const Gemm *g, int64_t panel) {
     Plan p = {.height = tile_height(g->m), .block = gemm_block_rows(g->m), .depth = min_i64(g->k, PANEL_DEPTH)};
+    if (!g->c && g->m > PANEL_DEPTH) p.depth = g->k; /* else the sums of all rows would outweigh the panel */
     p.columns = min_i64(up(g->n, GEMM_COLUMNS), max_i64(1, panel / p.depth / GEMM_COLUMNS)) * GEMM_COLUMNS;
     if (g->packed) p.depth = g->k, p.columns = up(g->n, GEMM_COLUMNS) * GEMM_COLUMNS;
     else if (!g->c) p.columns = min_i64(p.columns, SUMS);
@@ -79,7 +80,8 @@ static void matrix_columns(const Gemm *g, int64_t column, int64_t columns, int64
 
 static void matrix_rows(const Gemm *g, int64_t row, int64_t rows, int64_t at, int64_t depth, float *to) {
     const GemmMatrix *a = &g->a;
-    if (a->transposed) gemm_turn(a->type, a->at, at * a->stride + row, a->stride, depth, rows, g->m - row, to, GEMM_DEPTH);
+    if (a->transposed)
+        gemm_turn(a->type, a->at, at * a->stride + row, a->stride, depth, rows, g->m - row, to, GEMM_DEPTH);
     else gemm_copy(a->type, a->at, row * a->stride + at, a->stride, rows, depth, to, GEMM_DEPTH);
 }
 

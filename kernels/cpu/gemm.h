@@ -4,7 +4,7 @@
  *
  *   c (m, n) = scale a (m, k) b (k, n)
  *
- *   workspace = [panel of b, unless b is packed | block of a and sums, of thread 0 | ... of thread 1 | ... | sums of all rows]
+ *   workspace = [panel of b, unless b is packed | block of a, sums, of thread 0 | ... of thread 1 | all rows' sums]
  *
  * A piece of work is a block of rows times the columns of a panel. A sum is made in the order of k, in parts of the same
  * length whatever the shape and the number of threads: so neither the threads nor the room changes a bit. */

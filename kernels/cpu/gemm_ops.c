@@ -248,7 +248,8 @@ static Sizes sizes_of(const KArgs *args, size_t limit) {
             for (int64_t j = 0; j < classes(args, 1); j++) {
                 const Gemm g = product_of(args, i, j, &w);
                 if (!pass) s.rows += part_rows(args, &g);
-                else if (g.m && g.k) s.product = max_size(s.product, gemm_workspace(&g, limit > s.parts ? limit - s.parts : 0));
+                else if (g.m && g.k)
+                    s.product = max_size(s.product, gemm_workspace(&g, limit > s.parts ? limit - s.parts : 0));
                 s.parts = align_up((size_t)(s.rows * g.n) * sizeof(float), CPU_ALIGNMENT);
             }
     return s;

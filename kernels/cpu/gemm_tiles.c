@@ -31,7 +31,8 @@ INLINE void copy(DType t, const void *from, int64_t at, int64_t step, int64_t ro
     }
 }
 
-FUSED void gemm_copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t to_step) {
+FUSED void gemm_copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to,
+                     int64_t to_step) {
     switch (t) {
     case DT_F32: copy(DT_F32, from, at, step, rows, n, to, to_step); break;
     case DT_BF16: copy(DT_BF16, from, at, step, rows, n, to, to_step); break;

@@ -103,8 +103,10 @@ static bool is_right(const Bench *b, int way) {
     for (int64_t i = 0; i < PLACES; i++) {
         const int64_t at = i * (s.m * s.n - 1) / (PLACES - 1), row = at / s.n, column = at % s.n;
         double sum = 0;
-        for (int64_t k = 0; k < s.k; k++)
-            sum += (double)b->a[b->lies.a ? k * s.m + row : row * s.k + k] * b->b[b->lies.b ? column * s.k + k : k * s.n + column];
+        for (int64_t k = 0; k < s.k; k++) {
+            const float x = b->a[b->lies.a ? k * s.m + row : row * s.k + k];
+            sum += (double)x * b->b[b->lies.b ? column * s.k + k : k * s.n + column];
+        }
         const double found = way == 3 ? bf16_to_f32(b->narrow_c[at]) : b->c[at];
         if (fabs(found - sum) > 0x1p-24 * (double)(s.k + 8) + (way == 3 ? 0x1p-8 : 0) * fabs(sum)) return false;
     }
