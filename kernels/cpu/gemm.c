@@ -38,7 +38,7 @@ static Plan plan_of(const Gemm *g, int64_t panel) {
 static int64_t lines(int64_t floats) { return up(floats, 16) * 16; } /* whole lines of the cache */
 
 static Space space_of(const Gemm *g, const Plan *p, float *at) {
-    const int64_t panel = g->packed ? 0 : lines(p->depth * p->columns), a = lines(p->block * GEMM_DEPTH);
+    const int64_t panel = g->packed ? 0 : lines(p->depth * p->columns), a = lines(p->block * GEMM_STEP);
     const int64_t sums = g->c || p->later ? 0 : lines(p->block * p->columns);
     const int64_t all = panel + g->threads * (a + sums), rows = p->later ? lines(g->m * p->columns) : 0;
     Space s = {.each = a + sums, .bytes = (size_t)(all + rows) * sizeof(float)};
@@ -81,8 +81,8 @@ static void matrix_columns(const Gemm *g, int64_t column, int64_t columns, int64
 static void matrix_rows(const Gemm *g, int64_t row, int64_t rows, int64_t at, int64_t depth, float *to) {
     const GemmMatrix *a = &g->a;
     if (a->transposed)
-        gemm_turn(a->type, a->at, at * a->stride + row, a->stride, depth, rows, g->m - row, to, GEMM_DEPTH);
-    else gemm_copy(a->type, a->at, row * a->stride + at, a->stride, rows, depth, to, GEMM_DEPTH);
+        gemm_turn(a->type, a->at, at * a->stride + row, a->stride, depth, rows, g->m - row, to, GEMM_STEP);
+    else gemm_copy(a->type, a->at, row * a->stride + at, a->stride, rows, depth, to, GEMM_STEP);
 }
 
 static void pack_panel(const Panel *t, int64_t piece) {
@@ -113,7 +113,7 @@ static void run_block(const Panel *t, int64_t row, int64_t rows, int64_t begin, 
         take(t->g, row, rows, t->at + from, depth, a);
         for (int64_t col = begin; col < end; col += GEMM_COLUMNS)
             for (int64_t r = 0; r < rows; r += t->p.height) {
-                const GemmTile tile = {.a = a + r * GEMM_DEPTH, .b = panel + tile_at(t, col, from), .depth = depth,
+                const GemmTile tile = {.a = a + r * GEMM_STEP, .b = panel + tile_at(t, col, from), .depth = depth,
                     .rows = min_i64(t->p.height, rows - r), .columns = min_i64(GEMM_COLUMNS, end - col),
                     .c = c + r * step + col, .c_step = step, .scale = t->g->scale,
                     .add = t->at + from > 0 || (t->g->c && t->g->add)};

@@ -14,7 +14,7 @@
 #include "program/operands.h"
 
 typedef struct Gemm Gemm;
-/* Rows [row, row + rows) of a, numbers [at, at + depth) of each, as rows that are GEMM_DEPTH apart. */
+/* Rows [row, row + rows) of a, numbers [at, at + depth) of each, as rows that are GEMM_STEP apart. */
 typedef void GemmRows(const Gemm *, int64_t row, int64_t rows, int64_t at, int64_t depth, float *to);
 /* Numbers [at, at + depth) of columns [column, column + columns) of b, as rows that are GEMM_COLUMNS apart; beyond its
  * columns a row may hold anything. */

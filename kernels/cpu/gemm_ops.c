@@ -109,7 +109,7 @@ static void patches(const Walk *w, int64_t row, int64_t rows, int64_t at, int64_
 }
 
 static void patch_rows(const Gemm *g, int64_t row, int64_t rows, int64_t at, int64_t depth, float *to) {
-    patches(g->of, row, rows, at, depth, to, GEMM_DEPTH);
+    patches(g->of, row, rows, at, depth, to, GEMM_STEP);
 }
 
 static void patch_columns(const Gemm *g, int64_t column, int64_t columns, int64_t at, int64_t depth, float *to) {

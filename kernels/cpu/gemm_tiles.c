@@ -62,11 +62,13 @@ INLINE void turn_square(R *v) {
             }
 }
 
+INLINE int64_t up_to_lanes(int64_t n) { return (n + GEMM_LANES - 1) / GEMM_LANES * GEMM_LANES; }
+
 INLINE void turn(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, int64_t there, float *to,
                  int64_t to_step) {
-    int64_t j = 0;
-    for (; j < n && j + GEMM_LANES <= there; j += GEMM_LANES)
-        for (int64_t i = 0; i < rows; i += GEMM_LANES) {
+    const int64_t whole = min_i64(up_to_lanes(n), there / GEMM_LANES * GEMM_LANES);
+    for (int64_t i = 0; i < rows; i += GEMM_LANES)
+        for (int64_t j = 0; j < whole; j += GEMM_LANES) {
             R v[GEMM_LANES];
 #pragma GCC unroll 16
             for (int r = 0; r < GEMM_LANES; r++) {
@@ -78,7 +80,7 @@ INLINE void turn(DType t, const void *from, int64_t at, int64_t step, int64_t ro
             for (int c = 0; c < GEMM_LANES; c++)
                 if (j + c < n) *(R *)(to + (j + c) * to_step + i) = v[c];
         }
-    for (; j < n; j++)
+    for (int64_t j = whole; j < n; j++)
         for (int64_t i = 0; i < rows; i++) to[j * to_step + i] = dtype_load(t, from, (size_t)(at + i * step + j));
 }
 
@@ -121,8 +123,8 @@ INLINE void tile(const GemmTile *t, int rows, int registers) {
         const R b0 = *(const R *)b, b1 = *(const R *)(b + GEMM_LANES);
 #pragma GCC unroll 14
         for (int i = 0; i < rows; i++) {
-            s0[i] += a[i * GEMM_DEPTH] * b0;
-            if (registers == 2) s1[i] += a[i * GEMM_DEPTH] * b1;
+            s0[i] += a[i * GEMM_STEP] * b0;
+            if (registers == 2) s1[i] += a[i * GEMM_STEP] * b1;
         }
     }
 #pragma GCC unroll 14
