@@ -429,6 +429,22 @@ bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of five
 	$(Q)$(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON) \
 	    $(BENCH)
 
+bench-bf16: all ## steps in bf16 beside fp32 on processors without instructions for it (ONEDNN_MAX_CPU_ISA)
+	$(Q)$(PYTHON) tests/bench/precisions.py --memtide $(BUILD)/memtide $(BENCH)
+
+# Products of one instruction set, v4 or v3; BLAS: a library with cblas_sgemm, to be compared with
+ISA ?= v4
+ONEDNN_v4 = AVX512_CORE
+ONEDNN_v3 = AVX2
+$(BUILD)/tests/bench/products-%: tests/bench/products.c kernels/cpu/gemm.c kernels/cpu/gemm_tiles.c kernels/cpu/gemm.h \
+    kernels/cpu/gemm_tiles.h
+	@mkdir -p $(@D)
+	@echo "  LINK $@"
+	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(ISA_$*) -Wno-psabi -Ikernels/cpu -MF /dev/null -o $@ $(filter %.c,$^) $(LIBS) $(EXTRA)
+
+bench-products: $(BUILD)/tests/bench/products-$(ISA) ## matrix products beside oneDNN's, and those of BLAS, a library's path, by ISA (v4, v3)
+	$(Q)ONEDNN_MAX_CPU_ISA=$(ONEDNN_$(ISA)) $< $(BLAS)
+
 ROOT_MPI = $(if $(filter 0,$(shell id -u)),--allow-run-as-root)
 bench-ranks: all $(BUILD)/tests/bench/collectives ## how long collective ops take beside MPI's own, on RANKS (2) ranks
 	$(Q)OMP_NUM_THREADS=1 mpirun $(ROOT_MPI) --oversubscribe --bind-to none -n $(or $(RANKS),2) \
@@ -559,7 +575,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated shadow cuda-count test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check arm64-check slurm-check fit-check gpu-check gpu-pack bench bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated shadow cuda-count test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check arm64-check slurm-check fit-check gpu-check gpu-pack bench bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)

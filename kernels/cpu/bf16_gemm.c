@@ -2,9 +2,42 @@
 
 #include <omp.h>
 
+#include "gemm.h"
 #include "isa.h"
 
 bool bf16_gemm_fits(void) { return isa_has(dnnl_cpu_isa_avx512_core_bf16); }
+
+/* ---- by gemm.h */
+
+/* Rounds sums, or what they are added to, into c. */
+static void leave(const Gemm *g, int64_t row, int64_t rows, int64_t column, int64_t columns, float *sums, int64_t step) {
+    float old[BLOCK];
+    const View c = {.data = (void *)(uintptr_t)g->of, .dtype = DT_BF16};
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < columns; i += BLOCK) {
+            const int64_t n = min_i64(BLOCK, columns - i), at = (row + r) * g->c_step + column + i;
+            float *from = sums + r * step + i;
+            if (g->add) {
+                const float *before = block_load(&c, at, n, old);
+                for (int64_t k = 0; k < n; k++) from[k] += before[k];
+            }
+            block_store(&c, at, n, from);
+        }
+}
+
+/* c: NULL where only sizes are asked for */
+static Gemm gemm_of(const Bf16GemmShape *s, const void *a, const void *b, void *c) {
+    static float somewhere;
+    Gemm g = {.m = s->m, .n = s->n, .k = s->k, .a = {DT_BF16, a, s->a_stride, s->a_transposed},
+              .b = {DT_BF16, b, s->b_stride, s->b_transposed}, .scale = 1, .c_step = s->c_stride, .add = s->add,
+              .threads = s->threads};
+    if (s->packed) g.packed = b ? b : &somewhere;
+    if (s->to == DT_F32) g.c = c ? c : &somewhere;
+    else g.leave = leave, g.of = c;
+    return g;
+}
+
+/* ---- by oneDNN */
 
 static dnnl_status_t plain_md(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, DType type, int64_t stride,
                               bool transposed) {
@@ -61,6 +94,8 @@ size_t bf16_gemm_scratch(const Bf16GemmShape *s) {
     Bf16Gemm p;
     const dnnl_memory_desc_t *scratch = NULL;
     size_t bytes = 0;
+    const Gemm own = gemm_of(s, NULL, NULL, NULL);
+    if (!bf16_gemm_fits()) return gemm_workspace(&own, SIZE_MAX);
     int threads = use_threads(s->threads);
     if (!begin(&p, s)) scratch = dnnl_primitive_desc_query_md(p.desc, dnnl_query_scratchpad_md, 0);
     if (scratch) bytes = dnnl_memory_desc_get_size(scratch);
@@ -70,6 +105,8 @@ size_t bf16_gemm_scratch(const Bf16GemmShape *s) {
 }
 
 int bf16_gemm_open(Bf16Gemm *p, const Bf16GemmShape *s) {
+    *p = (Bf16Gemm){.shape = *s};
+    if (!bf16_gemm_fits()) return 0;
     int threads = use_threads(s->threads);
     dnnl_status_t status = begin(p, s);
     if (!status) status = dnnl_primitive_create(&p->primitive, p->desc);
@@ -87,7 +124,10 @@ static dnnl_status_t point(dnnl_memory_t m, const void *at) {
 }
 
 int bf16_gemm_run(Bf16Gemm *p, const void *a, const void *b, void *c, void *scratch) {
-    assert(p->primitive && (uintptr_t)scratch % 64 == 0);
+    const Gemm own = gemm_of(&p->shape, a, b, c);
+    assert((uintptr_t)scratch % 64 == 0);
+    if (!bf16_gemm_fits()) return gemm_run(&own, scratch, gemm_workspace(&own, SIZE_MAX)), 0;
+    assert(p->primitive);
     const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p->a}, {DNNL_ARG_WEIGHTS, p->b}, {DNNL_ARG_DST, p->c},
                                     {DNNL_ARG_SCRATCHPAD, p->scratch}};
     int threads = use_threads(p->threads);
@@ -113,9 +153,16 @@ void bf16_gemm_close(Bf16Gemm *p) {
 }
 
 /* oneDNN pads to tiles of its instructions. */
-size_t bf16_gemm_packed(int64_t n, int64_t k) { return align_up((size_t)n, 64) * align_up((size_t)k, 64) * 2; }
+size_t bf16_gemm_packed(int64_t n, int64_t k) {
+    if (!bf16_gemm_fits()) return (size_t)gemm_packed(n, k) * sizeof(float);
+    return align_up((size_t)n, 64) * align_up((size_t)k, 64) * 2;
+}
 
 int bf16_gemm_pack(const Bf16Gemm *p, const Bf16GemmShape *s, const void *from, void *to) {
+    if (!bf16_gemm_fits()) {
+        const Gemm own = gemm_of(s, NULL, from, NULL);
+        return gemm_pack(&own, to), 0;
+    }
     dnnl_memory_desc_t plain;
     const dnnl_memory_desc_t *inner = dnnl_primitive_desc_query_md(p->desc, dnnl_query_weights_md, 0);
     dnnl_primitive_desc_t desc = NULL;

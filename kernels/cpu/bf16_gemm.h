@@ -1,7 +1,7 @@
-/* bf16_gemm.h: products of bf16 matrices with sums in fp32, where the processor has instructions for them: many
- * products of one shape by one primitive of oneDNN, its right operand packed once. The caller has room for its scratch,
- * bf16_gemm_scratch bytes. This leaves out what oneDNN's `gemm`, which it uses for few rows, allocates and frees within
- * a call, like product() in fp32_workspace.h.
+/* bf16_gemm.h: products of bf16 matrices with sums in fp32: many products of one shape, the right operand packed once.
+ * Where the processor has instructions for them, by a primitive of oneDNN, which is made once: this leaves out what its
+ * `gemm`, that it uses for few rows, allocates and frees within a call. Else by gemm.h, in fp32. The caller has room for
+ * the scratch, bf16_gemm_scratch bytes.
  *
  * A primitive belongs to the thread that opens it. */
 #ifndef MT_BF16_GEMM_H
@@ -11,7 +11,7 @@
 
 #include "parallel.h"
 
-/* Does this processor multiply bf16? */
+/* Does this processor have instructions for them? */
 bool bf16_gemm_fits(void);
 
 /* c (m, n) = a (m, k) b (k, n): how the operands lie, as in fp32_workspace.h's Matrix; c is of type `to`; add: += ;
@@ -24,6 +24,7 @@ typedef struct Bf16GemmShape {
 } Bf16GemmShape;
 
 typedef struct Bf16Gemm {
+    Bf16GemmShape shape;        /* all there is, where gemm.h multiplies */
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     dnnl_primitive_desc_t desc;

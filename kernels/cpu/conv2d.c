@@ -5,6 +5,7 @@
 #include "parallel.h"
 #include "onednn.h"
 #include "direct_conv.h"
+#include "gemm_ops.h"
 #include "winograd.h"
 
 /* oneDNN's dimensions are in PyTorch's order, too; strides say how the image lies. */
@@ -45,11 +46,16 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
 }
 
 /* Our own ways beside oneDNN's; they keep no state. The first one that can do the op and is worth it is taken. Asked
- * again with its own workspace as the limit, way_of finds the same one. Each reads an element of s before it writes that
- * element of dx. */
-typedef struct Way { bool (*prepare)(const KArgs *, size_t limit, size_t *bytes); KernelRun *run; } Way;
-static const Way ways[] = {{depthwise_prepare, depthwise_run}, {direct_conv_prepare, direct_conv_run},
-                           {winograd_prepare, winograd_run}};
+ * again with its own workspace as the limit, way_of finds the same one. overwrites: does it read an element of s before it
+ * writes that element of dx? NULL: always */
+typedef struct Way {
+    bool (*prepare)(const KArgs *, size_t limit, size_t *bytes);
+    KernelRun *run;
+    bool (*overwrites)(const KArgs *);
+} Way;
+static const Way ways[] = {{depthwise_prepare, depthwise_run, NULL}, {direct_conv_prepare, direct_conv_run, NULL},
+                           {winograd_prepare, winograd_run, winograd_overwrites},
+                           {gemm_op_prepare, gemm_op_run, gemm_op_overwrites}};
 
 static const Way *way_of(const KArgs *args, size_t limit, size_t *bytes) {
     for (size_t k = 0; k < ARRAY_LEN(ways); k++)
@@ -131,9 +137,15 @@ int k_cpu_conv2d_dw_prepare(const KArgs *args, size_t limit, void **state, size_
 }
 
 /* x w -> y here is dy w -> dx of conv2d_dx; the bias is added after it. */
-int k_cpu_conv_transpose_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+static KArgs plain_dx(const KArgs *args) {
     KArgs plain = *args;
-    memset(&plain.conv_transpose.b, 0, sizeof plain.conv_transpose.b);
+    plain.kind = OP_conv2d_dx;
+    memset(&plain.conv2d_dx.s, 0, sizeof plain.conv2d_dx.s);
+    return plain;
+}
+
+int k_cpu_conv_transpose_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    const KArgs plain = plain_dx(args);
     return prepare(&plain, PASS_DATA, limit, state, workspace, e);
 }
 
@@ -157,18 +169,6 @@ static void bias_piece(const KArgs *a, int64_t begin, int64_t end) {
     }
 }
 
-int k_cpu_conv_transpose(const KArgs *args, Err *e) {
-    KArgs plain = *args;
-    memset(&plain.conv_transpose.b, 0, sizeof plain.conv_transpose.b);
-    int64_t channels = args->conv_transpose.y.shape.dim[1];
-    assert(operand_is_image(&args->conv_transpose.y));
-    assert(!args->conv_transpose.b.count || args->conv_transpose.b.count == channels);
-    int code = prim_run(&plain, e);
-    if (!code && args->conv_transpose.b.count)
-        range_run(args, args->conv_transpose.y.count / channels, max_i64(1, BLOCK / channels), bias_piece);
-    return code;
-}
-
 static int run(const KArgs *args, Err *e) {
     size_t bytes;
     const Way *way = args->state ? NULL : way_of(args, args->workspace_bytes, &bytes);
@@ -176,8 +176,22 @@ static int run(const KArgs *args, Err *e) {
 }
 
 bool k_cpu_conv2d_dx_overwrites(const KArgs *args, size_t *more) {
+    size_t bytes;
+    const Way *way = args->state ? NULL : way_of(args, args->workspace_bytes, &bytes);
     *more = 0;
-    return !args->state || prim_overwrites(args, more);
+    if (way) return !way->overwrites || way->overwrites(args);
+    return prim_overwrites(args, more);
+}
+
+int k_cpu_conv_transpose(const KArgs *args, Err *e) {
+    const KArgs plain = plain_dx(args);
+    int64_t channels = args->conv_transpose.y.shape.dim[1];
+    assert(operand_is_image(&args->conv_transpose.y));
+    assert(!args->conv_transpose.b.count || args->conv_transpose.b.count == channels);
+    int code = run(&plain, e);
+    if (!code && args->conv_transpose.b.count)
+        range_run(args, args->conv_transpose.y.count / channels, max_i64(1, BLOCK / channels), bias_piece);
+    return code;
 }
 
 int k_cpu_conv2d(const KArgs *args, Err *e) { return run(args, e); }

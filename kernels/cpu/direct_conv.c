@@ -20,11 +20,13 @@ typedef struct Conv {
     const ConvAttr *attr;
     Image x, y;
     View w;
-    DType type;                 /* of x, y and w; y's may be wider */
+    DType from, type;           /* of the factors, and as which they are multiplied */
     int64_t unit;               /* elements of a unit */
     int64_t samples, kh, kw;
     int threads;
 } Conv;
+
+static Units units(const Conv *c, const View *v) { return (Units){c->from, c->type, v->data}; }
 
 static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
@@ -35,9 +37,10 @@ static Image image(const View *v) {
 
 static Conv conv_of(const KArgs *args) {
     const ProductOperands p = product_operands(args);
-    Conv c = {.attr = &args->attr->conv, .x = image(p.x), .y = image(p.y), .w = *p.w, .type = args->in[0].dtype,
+    Conv c = {.attr = &args->attr->conv, .x = image(p.x), .y = image(p.y), .w = *p.w, .from = args->in[0].dtype,
               .kh = p.w->shape.dim[2], .kw = p.w->shape.dim[3],
               .threads = ((CpuDevice *)args->device)->threads};
+    c.type = bf16_gemm_fits() ? c.from : DT_F32;
     c.unit = unit_of(c.type);
     c.samples = c.x.view.shape.dim[0];
     return c;
@@ -54,7 +57,8 @@ static int64_t met(const Conv *c, int64_t tap, int64_t q) {
 /* ---- which ones */
 
 /* The weights have at least this many times the elements of the larger image. With fewer, oneDNN's copy of them in its
- * own format pays, or Winograd needs fewer multiplications. For y and dx in bf16 oneDNN is faster: it has AMX. */
+ * own format pays, or Winograd needs fewer multiplications. For y and dx in bf16 with
+ * its instructions oneDNN is faster: it has AMX. */
 enum { OUTWEIGH = 4, OUTWEIGH_BF16_DW = 8, OUTWEIGH_BF16 = 16, LEAST_WEIGHTS = 64 << 10 };
 
 /* Both factors of the product have one type; the result may have any. */
@@ -65,7 +69,7 @@ static bool types_fit(const KArgs *args) {
         const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
         if (v->count && v->shape.rank == 4 && !v->channels_last) return false;
     }
-    return args->in[1].dtype == t && LANES_FIT && (t != DT_BF16 || bf16_gemm_fits());
+    return args->in[1].dtype == t && LANES_FIT;
 }
 
 static bool fits(const KArgs *args) {
@@ -104,8 +108,7 @@ static Walk walk_of(const KArgs *args, const Conv *c, Room *r) {
 
 /* a: the samples of a pixel as columns */
 static void transpose_pixel(const Walk *w, int64_t pixel) {
-    const float *from = w->from.view.data;
-    direct_conv_columns(from + pixel * w->units, w->from.pixels * w->units, w->c.samples, w->units,
+    direct_conv_columns(units(&w->c, &w->from.view), pixel * w->units, w->from.pixels * w->units, w->c.samples, w->units,
                         w->a + pixel * w->units * w->rows, w->rows);
 }
 
@@ -114,10 +117,9 @@ static void take_weights(const Walk *w, int64_t tap, int64_t unit, int64_t n, in
     const Conv *c = &w->c;
     int64_t taps = c->kh * c->kw;
     if (w->args->kind == OP_conv2d)
-        direct_conv_transpose((const float *)c->w.data + (channel * taps + tap) * w->units + unit, taps * w->units, n,
-                              b);
+        direct_conv_transpose(units(c, &c->w), (channel * taps + tap) * w->units + unit, taps * w->units, n, b);
     else
-        direct_conv_rows(c->type, c->w.data, (unit * c->unit * taps + tap) * c->x.c + channel, taps * c->x.c,
+        direct_conv_rows(units(c, &c->w), (unit * c->unit * taps + tap) * c->x.c + channel, taps * c->x.c,
                          n * c->unit, COLUMNS, b);
 }
 
@@ -210,7 +212,7 @@ static Sums sums_of(const KArgs *args, const Conv *c, Room *r) {
 /* `width` channels of an image: (pixels, units, width) */
 static void take_panel(const Sums *s, const Image *m, int64_t panel, int64_t width, float *to) {
     for (int64_t p = 0; p < m->pixels; p++)
-        direct_conv_rows(s->c.type, m->view.data, p * m->c + panel * width, m->pixels * m->c, s->c.samples, width,
+        direct_conv_rows(units(&s->c, &m->view), p * m->c + panel * width, m->pixels * m->c, s->c.samples, width,
                          to + (panel * m->pixels + p) * s->units * width);
 }
 

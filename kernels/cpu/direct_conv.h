@@ -1,7 +1,7 @@
 /* direct_conv.h: convolutions whose weights outweigh their images, in fp32 and bf16; the weights are read where they
- * lie. A tap, one place (kh, kw) of the kernel, is a matrix product over the pixels that it reaches in an image. So
- * pixels of the padding take no work. The weights are never copied as a whole: that would cost as much as the
- * products.
+ * lie. bf16 that the processor does not multiply is converted by the way. A tap, one place (kh, kw) of the kernel, is a
+ * matrix product over the pixels that it reaches in an image. So pixels of the padding take no work. The weights are
+ * never copied as a whole: that would cost as much as the products.
  *
  *   y  (pixels, O) += x  (pixels it comes from, C) w_tap^T        dw_tap (O, C) = dy^T x
  *   dx (pixels, C) += dy (pixels it comes from, O) w_tap

@@ -8,12 +8,17 @@ typedef int32_t Lanes __attribute__((vector_size(4 * LANES)));
 
 /* ---- matrices of units */
 
-FUSED void direct_conv_columns(const float *from, int64_t stride, int64_t rows, int64_t n, float *to, int64_t step) {
+static bool widens(Units u) { return u.from == DT_BF16 && u.to == DT_F32; }
+
+FUSED void direct_conv_columns(Units u, int64_t first, int64_t stride, int64_t rows, int64_t n, float *to, int64_t step) {
     assert(rows <= step && n <= stride);
+    const uint16_t *narrow = (const uint16_t *)u.at + first;
+    const float *raw = (const float *)u.at + first;
     for (int64_t r = 0; r < step; r++)
-        for (int64_t u = 0; u < n; u++) {
-            if (r < rows) memcpy(to + u * step + r, from + r * stride + u, UNIT);
-            else to[u * step + r] = 0.0f;
+        for (int64_t k = 0; k < n; k++) {
+            if (r >= rows) to[k * step + r] = 0.0f;
+            else if (widens(u)) to[k * step + r] = bf16_to_f32(narrow[r * stride + k]);
+            else memcpy(to + k * step + r, raw + r * stride + k, UNIT);
         }
 }
 
@@ -40,17 +45,22 @@ INLINE void transpose(V *v) {
             if (!(i & s)) exchange(&v[i], &v[i + s], s);
 }
 
-FUSED void direct_conv_transpose(const float *from, int64_t stride, int64_t n, float *to) {
-    assert(n % LANES == 0);
+INLINE void transpose_all(DType t, const void *from, int64_t first, int64_t stride, int64_t n, float *to) {
     for (int64_t u = 0; u < n; u += LANES)
         for (int c = 0; c < COLUMNS; c += LANES) {
             V v[LANES];
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) v[i] = load(from + (c + i) * stride + u);
+            for (int i = 0; i < LANES; i++) v[i] = load_as(t, from, first + (c + i) * stride + u);
             transpose(v);
 #pragma GCC unroll 16
             for (int i = 0; i < LANES; i++) store(to + (u + i) * COLUMNS + c, v[i]);
         }
+}
+
+FUSED void direct_conv_transpose(Units u, int64_t first, int64_t stride, int64_t n, float *to) {
+    assert(n % LANES == 0);
+    if (widens(u)) transpose_all(DT_BF16, u.at, first, stride, n, to);
+    else transpose_all(DT_F32, u.at, first, stride, n, to);
 }
 
 /* Pairs of two rows' elements; without a second row its elements are 0 */
@@ -59,15 +69,20 @@ INLINE void pair_rows(const uint16_t *first, const uint16_t *second, int64_t wid
     for (int64_t c = 0; c < width && !second; c++) to[c] = first[c];
 }
 
-FUSED void direct_conv_rows(DType t, const void *from, int64_t at, int64_t stride, int64_t rows, int64_t width,
-                            float *to) {
-    assert(t == DT_F32 || t == DT_BF16);
-    const char *row = (const char *)from + at * (int64_t)dtype_size(t);
-    int64_t next = stride * (int64_t)dtype_size(t), unit = unit_of(t);
+INLINE void widen_row(const uint16_t *from, int64_t width, float *to) {
+    for (int64_t c = 0; c < width; c++) to[c] = bf16_to_f32(from[c]);
+}
+
+FUSED void direct_conv_rows(Units u, int64_t at, int64_t stride, int64_t rows, int64_t width, float *to) {
+    assert((u.from == DT_F32 || u.from == DT_BF16) && (u.to == u.from || widens(u)));
+    const char *row = (const char *)u.at + at * (int64_t)dtype_size(u.from);
+    int64_t next = stride * (int64_t)dtype_size(u.from), unit = unit_of(u.to);
     for (int64_t r = 0; r < rows; r += unit, row += unit * next, to += width) {
+        const uint16_t *narrow = (const uint16_t *)(const void *)row;
         const uint16_t *second = r + 1 < rows ? (const uint16_t *)(const void *)(row + next) : NULL;
-        if (unit == 1) memcpy(to, row, (size_t)width * UNIT);
-        else pair_rows((const uint16_t *)(const void *)row, second, width, (uint32_t *)(void *)to);
+        if (widens(u)) widen_row(narrow, width, to);
+        else if (unit == 1) memcpy(to, row, (size_t)width * UNIT);
+        else pair_rows(narrow, second, width, (uint32_t *)(void *)to);
     }
 }
 

@@ -3,7 +3,7 @@
 #ifndef MT_CPU_LANES_H
 #define MT_CPU_LANES_H
 
-#include <stdbool.h>
+#include "base/dtype.h"
 
 enum { LANES = 16 };
 
@@ -19,7 +19,23 @@ typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias)); 
 #define FUSED __attribute__((optimize("fp-contract=fast")))
 #define INLINE FUSED static inline __attribute__((always_inline))
 
+typedef uint32_t LaneBits __attribute__((vector_size(4 * LANES)));
+typedef uint16_t LaneHalves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+
 INLINE V load(const float *p) { return *(const V *)p; }
 INLINE void store(float *p, V v) { *(V *)p = v; }
+
+/* LANES numbers of type t, fp32 or bf16, from element `at` on; t is a constant. Rounds as bf16_from_f32 does. */
+INLINE V load_as(DType t, const void *p, int64_t at) {
+    if (t == DT_F32) return load((const float *)p + at);
+    return (V)(__builtin_convertvector(*(const LaneHalves *)((const uint16_t *)p + at), LaneBits) << 16);
+}
+
+INLINE void store_as(DType t, void *p, int64_t at, V v) {
+    const LaneBits u = (LaneBits)v, nan = (LaneBits)((u & 0x7fffffff) > 0x7f800000), kept = u >> 16;
+    const LaneBits rounded = (u + 0x7fff + (kept & 1)) >> 16;
+    if (t == DT_F32) store((float *)p + at, v);
+    else *(LaneHalves *)((uint16_t *)p + at) = __builtin_convertvector((nan & (kept | 0x40)) | (~nan & rounded), LaneHalves);
+}
 
 #endif

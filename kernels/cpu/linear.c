@@ -1,5 +1,6 @@
 /* linear.c: y = act(x w^T + b) and its gradients. Shapes: x (N, I), w (O, I), b (O), y (N, O); leading dimensions of x
  * and y are all part of N. With few outputs memory sets the pace: then small_n_gemm.c computes y and dx. */
+#include "gemm_ops.h"
 #include "onednn.h"
 #include "program/operands.h"
 #include "small_n_gemm.h"
@@ -29,6 +30,8 @@ static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, siz
         *workspace = pass == PASS_FORWARD ? small_n_workspace(args) : small_n_dx_workspace(args);
         return OK;
     }
+    *state = NULL;
+    if (gemm_op_prepare(args, limit, workspace)) return OK;
     /* with small N reading the weights is most of the work: a copy of them in another format would not pay */
     PrimSpec spec = {.pass = pass, .pack_weights = false, .act = a->fused, .describe = describe};
     spec.md[SLOT_X] = rows_md(x, w->shape.dim[1]);
@@ -52,15 +55,18 @@ int k_cpu_linear_dw_prepare(const KArgs *args, size_t limit, void **state, size_
 
 bool k_cpu_linear_dx_overwrites(const KArgs *args, size_t *more) {
     *more = 0;
-    return !args->state || prim_overwrites(args, more);
+    if (small_n_fits(&args->linear_dx.w)) return true;
+    return args->state ? prim_overwrites(args, more) : gemm_op_overwrites(args);
 }
 
+static int run(const KArgs *args, Err *e) { return args->state ? prim_run(args, e) : gemm_op_run(args, e); }
+
 int k_cpu_linear(const KArgs *args, Err *e) {
-    return small_n_fits(&args->linear.w) ? small_n_forward(args, e) : prim_run(args, e);
+    return small_n_fits(&args->linear.w) ? small_n_forward(args, e) : run(args, e);
 }
 
 int k_cpu_linear_dx(const KArgs *args, Err *e) {
-    return small_n_fits(&args->linear_dx.w) ? small_n_dx(args, e) : prim_run(args, e);
+    return small_n_fits(&args->linear_dx.w) ? small_n_dx(args, e) : run(args, e);
 }
 
-int k_cpu_linear_dw(const KArgs *args, Err *e) { return prim_run(args, e); }
+int k_cpu_linear_dw(const KArgs *args, Err *e) { return run(args, e); }

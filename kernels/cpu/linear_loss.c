@@ -1,5 +1,5 @@
 /* linear_loss.c: what core/program/linear_loss.h wants of a device: the kernels of other ops, sums of a loss in parts
- * (loss.c), and products that add to dw. oneDNN has such a product of bf16 in bf16_gemm.h, of fp32 in fp32_workspace.h;
+ * (loss.c), and products that add to dw. Such a product of bf16 is in bf16_gemm.h, of fp32 in fp32_workspace.h;
  * other types are converted for that. */
 #include "program/linear_loss.h"
 
@@ -7,14 +7,12 @@
 #include "cpu.h"
 #include "cross_entropy.h"
 #include "fp32_workspace.h"
-#include "isa.h"
-#include "small_n_gemm.h"
 
 /* ---- dw */
 
 static bool is_bf16(const KArgs *a) {
     const DType to = a->linear_dw.dw.dtype;
-    return bf16_gemm_fits() && a->linear_dw.dy.dtype == DT_BF16 && (to == DT_BF16 || to == DT_F32);
+    return a->linear_dw.dy.dtype == DT_BF16 && (to == DT_BF16 || to == DT_F32);
 }
 
 static Bf16GemmShape bf16_shape(const KArgs *a, bool add) {
@@ -76,35 +74,6 @@ static int dw_run(const KArgs *a, Err *e) {
     return code;
 }
 
-/* ---- dx: a sum over all classes for each feature of few rows. Without AVX-512, oneDNN's linear layer parts such a sum among the
- * threads that there are; product() does not. */
-
-static bool is_parted(const KArgs *a) { return !isa_has(dnnl_cpu_isa_avx512_core) && !small_n_fits(&a->linear_dx.w); }
-
-static int dx_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
-    Room room = {NULL, 0};
-    KArgs wide;
-    if (!is_parted(a)) return k_cpu_linear_dx_prepare(a, limit, state, workspace, e);
-    fp32_enter(a, &room, &wide);
-    return room_prepared(&room, state, workspace);
-}
-
-static int dx_run(const KArgs *a, Err *e) {
-    const int64_t o = a->linear_dx.w.shape.dim[0], i = a->linear_dx.w.shape.dim[1], n = a->linear_dx.dy.count / o;
-    Room needed = {NULL, 0}, room = {a->workspace, 0};
-    KArgs wide;
-    if (!is_parted(a)) return k_cpu_linear_dx(a, e);
-    assert(!a->linear_dx.s.count && !a->linear_dx.db.count);
-    fp32_enter(a, &needed, &wide);
-    int code = room_check(&needed, a, e);
-    if (code) return code;
-    fp32_enter(a, &room, &wide);
-    code = product_check(product(n, i, o, 1, matrix(wide.linear_dx.dy.data, o), matrix(wide.linear_dx.w.data, i), false,
-                                 matrix(wide.linear_dx.dx.data, i)), e);
-    fp32_leave(a, &wide);
-    return code;
-}
-
 /* ---- the loss */
 
 static size_t sums(const KArgs *a) { return (void)a, sizeof(double); }
@@ -131,8 +100,8 @@ static int slopes(const KArgs *a, const View *t, Err *e) {
 }
 
 static const LossKernels kernels = {
-    .alignment = CPU_ALIGNMENT, .prepare_linear = k_cpu_linear_prepare, .prepare_dx = dx_prepare,
-    .prepare_dw = dw_prepare, .linear = k_cpu_linear, .dx = dx_run, .dw = dw_run, .db = k_cpu_bias_db,
+    .alignment = CPU_ALIGNMENT, .prepare_linear = k_cpu_linear_prepare, .prepare_dx = k_cpu_linear_dx_prepare,
+    .prepare_dw = dw_prepare, .linear = k_cpu_linear, .dx = k_cpu_linear_dx, .dw = dw_run, .db = k_cpu_bias_db,
     .accumulate = k_cpu_accumulate, .prepare_terms = k_cpu_cross_entropy_prepare, .sums = sums, .terms = terms, .finish = finish, .slopes = slopes};
 
 #define BOTH(name)                                                                                               \

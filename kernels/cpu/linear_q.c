@@ -2,8 +2,8 @@
  * at a time becomes numbers of x's type in the workspace, where it stays in the last-level cache, and is multiplied
  * there: rows of w for y, columns for dx, so that every number of the result is one sum.
  *
- * Where the processor multiplies bf16, panels are bf16 and x is read as it is. Else 16-bit operands get copies in fp32,
- * and a panel is fp32, of numbers that are rounded to x's type: all devices multiply the same weights. */
+ * Where x is bf16, panels are, too, and x is read as it is. Else 16-bit operands get copies in fp32, and a panel is fp32,
+ * of numbers that are rounded to x's type: all devices multiply the same weights. */
 #include "math/quantized.h"
 #include "bf16_gemm.h"
 #include "codes.h"
@@ -133,7 +133,7 @@ static void *take(Room *r, size_t bytes) { return room_take(r, (int64_t)((bytes 
 static Work lay_out(const KArgs *a, const Product *p, Room *r, KArgs *wide) {
     const bool forward = a->kind == OP_linear_q;
     const int64_t length = forward ? p->in : p->out, all = forward ? p->out : p->in, width = panel_width(all, length);
-    Work w = {.narrow = a->in[0].dtype == DT_BF16 && a->out[0].dtype == DT_BF16 && bf16_gemm_fits(), .type = a->in[0].dtype};
+    Work w = {.narrow = a->in[0].dtype == DT_BF16 && a->out[0].dtype == DT_BF16, .type = a->in[0].dtype};
     *wide = *a;
     if (!w.narrow) fp32_enter(a, r, wide);
     w.panel = take(r, (size_t)(width * length) * (w.narrow ? 2 : 4));

@@ -5,10 +5,10 @@
  * the step will later put what it saves (RNN: its output); and the gradients of w and x, once the walk back has made
  * those of all sums. A walk takes slices of the batch, each through all steps on one thread. So threads wait for each
  * other once per op and not once per step. Where w_hh is too large for a core's own cache, there is one slice, and its
- * products run on all threads.
+ * products run on all threads. w_hh is packed once for the products of all steps.
  *
- * Operands are fp32; 16-bit ones get fp32 copies. But where the processor multiplies bf16 and w_hh is large enough to
- * gain by it, bf16 operands are multiplied as they lie; h is then the y of the step before. The sums from the input
+ * Operands are fp32; 16-bit ones get fp32 copies. But where w_hh is large enough to gain by it, bf16 operands are
+ * multiplied as they lie (bf16_gemm.h); h is then the y of the step before. The sums from the input
  * are then made step by step beside those from h, and a sample's row passes through `lines` in fp32. */
 #include "cpu.h"
 #include "recurrent.h"
@@ -107,11 +107,17 @@ static int products_open(const RnnSteps *w, int64_t samples, Products *p) {
     return w->narrow && !status ? bf16_gemm_open(&p->from_hidden, &hidden) : status;
 }
 
+static RnnProduct hidden_product(const RnnSteps *w) {
+    return (RnnProduct){.n = w->p.gates, .k = w->p.units, .a_stride = w->p.units, .transposed = true};
+}
+
 static int forward_sums(const RnnSteps *w, Products *p, int64_t begin, int64_t end, int64_t k) {
     float *sums = w->sums + begin * w->p.gates;
-    if (!w->narrow)
-        return k ? product(end - begin, w->p.gates, w->p.units, 1.0f, matrix(w->h + begin * w->p.units, w->p.units),
-                           transposed(floats(&w->w_hh), w->p.units), false, matrix(sums, w->p.gates)) : 0;
+    if (!w->narrow) {
+        const RnnProduct hidden = hidden_product(w);
+        if (k) rnn_steps_multiply(w, &hidden, begin, end, w->h + begin * w->p.units, sums);
+        return 0;
+    }
     void *scratch = rnn_steps_scratch(w, begin);
     int status = bf16_gemm_run(&p->from_input, place(&w->x, rnn_row(&w->p, begin, k) * w->p.inputs), w->packed_ih,
                             w->lines + begin * kept_width(w), scratch);
@@ -140,6 +146,8 @@ static int forward_start(const RnnSteps *w) {
         int status = rnn_steps_pack(&input, &w->w_ih, w->packed_ih);
         return status ? status : rnn_steps_pack(&hidden, &w->w_hh, w->packed_hh);
     }
+    const RnnProduct hidden = hidden_product(w);
+    rnn_steps_pack_product(w, &hidden);
     return product(w->p.rows, w->p.gates, w->p.inputs, 1.0f, matrix(floats(&w->x), w->p.inputs),
                    transposed(floats(&w->w_ih), w->p.inputs), false, matrix(floats(kept_in(w)), kept_width(w)));
 }
@@ -160,8 +168,10 @@ static RnnSteps forward_open(const KArgs *a, Room *r, KArgs *wide) {
             rnn_steps_count(&w.each, hidden_shape(&w, rnn_steps_slice_of(&w, k)));
         }
         w.scratch = rnn_steps_take_bytes(r, (size_t)rnn_steps_slices(&w) * w.each);
-    } else if (!w.saved.count) {
-        w.saved.data = room_take(r, w.p.rows * w.p.info.saved * w.p.units);
+    } else {
+        const RnnProduct hidden = hidden_product(&w);
+        if (!w.saved.count) w.saved.data = room_take(r, w.p.rows * w.p.info.saved * w.p.units);
+        rnn_steps_take_product(&w, &hidden, r);
     }
     w.sums = room_take(r, w.p.samples * w.p.gates);
     rnn_steps_take_state(&w, r);

@@ -3,6 +3,7 @@
 #define MT_CPU_RECURRENT_H
 
 #include "bf16_gemm.h"
+#include "gemm.h"
 #include "program/rnn_layout.h"
 #include "fp32_workspace.h"
 
@@ -15,8 +16,8 @@ typedef struct RnnSteps {
     float *h, *c;           /* (samples, units): state, or its gradient */
     float *sums;            /* forward: (samples, gates), from h */
     float *lines;           /* narrow: forward (samples, a row of what is kept), back (slices, scratch of a sample) */
-    void *packed_ih, *packed_hh;
-    char *scratch;          /* narrow: of a slice's products, `each` bytes */
+    void *packed_ih, *packed_hh; /* of the weights; packed_ih: narrow */
+    char *scratch;          /* of a slice's products, `each` bytes */
     size_t each;
     void *scratch_after;    /* back, narrow: of the products after the walk */
     int threads;
@@ -42,6 +43,14 @@ int rnn_steps_threads(const RnnSteps *w);
 void *rnn_steps_scratch(const RnnSteps *w, int64_t begin);
 /* Runs all slices; returns the bitwise or of what they return. */
 int rnn_steps_run(const RnnSteps *w, SliceFn *slice);
+
+/* fp32: c (samples, n) = a (samples, k) w_hh, or its transpose, which is packed_hh; add: += . One step's product over a
+ * slice; rows of a and c are a_stride and n apart. */
+typedef struct RnnProduct { int64_t n, k, a_stride; bool transposed, add; } RnnProduct;
+/* Takes room for packed_hh and for the scratch of all slices; packs; multiplies for the slice that begins with `begin`. */
+void rnn_steps_take_product(RnnSteps *w, const RnnProduct *p, Room *r);
+void rnn_steps_pack_product(const RnnSteps *w, const RnnProduct *p);
+void rnn_steps_multiply(const RnnSteps *w, const RnnProduct *p, int64_t begin, int64_t end, float *a, float *c);
 
 /* *most becomes at least the bytes of scratch that products of shape `s` need. */
 void rnn_steps_count(size_t *most, Bf16GemmShape s);

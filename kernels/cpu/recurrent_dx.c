@@ -85,11 +85,17 @@ static Bf16GemmShape back_shape(const RnnSteps *w, int64_t samples) {
                          .c_stride = w->p.units, .threads = rnn_steps_threads(w)};
 }
 
+static RnnProduct back_product(const RnnSteps *w) {
+    return (RnnProduct){.n = w->p.units, .k = w->p.gates, .a_stride = w->p.sample * w->p.info.slopes * w->p.units,
+                        .add = true};
+}
+
 static int back_slice(const RnnSteps *w, int64_t begin, int64_t end) {
     int64_t units = w->p.units, width = w->p.info.slopes * units;
     float *dh = w->h + begin * units;
     float *scratch = w->narrow ? w->lines + begin / rnn_steps_slice_of(w, 0) * scratch_size(w) : NULL;
     const Bf16GemmShape shape = back_shape(w, end - begin);
+    const RnnProduct back = back_product(w);
     Bf16Gemm p;
     memset(&p, 0, sizeof p);
     int status = w->narrow ? bf16_gemm_open(&p, &shape) : 0;
@@ -97,9 +103,8 @@ static int back_slice(const RnnSteps *w, int64_t begin, int64_t end) {
         for (int64_t n = begin; n < end; n++) back_sample(w, n, k, scratch);
         void *d = place(&w->slopes, rnn_row(&w->p, begin, k) * width + rnn_hidden(&w->p));
         if (!k) break;
-        status = w->narrow ? bf16_gemm_run(&p, d, w->packed_hh, dh, rnn_steps_scratch(w, begin))
-                           : product(end - begin, units, w->p.gates, 1.0f, matrix(d, w->p.sample * width),
-                                     matrix(floats(&w->w_hh), units), true, matrix(dh, units));
+        if (w->narrow) status = bf16_gemm_run(&p, d, w->packed_hh, dh, rnn_steps_scratch(w, begin));
+        else rnn_steps_multiply(w, &back, begin, end, d, dh);
     }
     bf16_gemm_close(&p);
     return status;
@@ -224,6 +229,9 @@ static RnnSteps back_open(const KArgs *a, Room *r, KArgs *wide) {
         for (int k = rnn_steps_is_even(&w); k < 2; k++)
             rnn_steps_count(&w.each, back_shape(&w, rnn_steps_slice_of(&w, k)));
         w.scratch = rnn_steps_take_bytes(r, (size_t)rnn_steps_slices(&w) * w.each);
+    } else {
+        const RnnProduct back = back_product(&w);
+        rnn_steps_take_product(&w, &back, r);
     }
     rnn_steps_take_state(&w, r);
     if (!w.narrow) return w;
@@ -251,7 +259,10 @@ int k_cpu_rnn_dx(const KArgs *a, Err *e) {
     RnnSteps w = back_open(a, &r, &wide);
     const Bf16GemmShape shape = back_shape(&w, rnn_steps_slice_of(&w, 0));
     const View *db_ih = &wide.rnn_dx.db_ih, *db_hh = &wide.rnn_dx.db_hh;
-    int status = w.narrow ? rnn_steps_pack(&shape, &w.w_hh, w.packed_hh) : 0;
+    const RnnProduct back = back_product(&w);
+    int status = 0;
+    if (w.narrow) status = rnn_steps_pack(&shape, &w.w_hh, w.packed_hh);
+    else rnn_steps_pack_product(&w, &back);
     if (!status) status = rnn_steps_run(&w, back_slice);
     if (!status) status = input_gradients(&w, &wide.rnn_dx.dx, &wide.rnn_dx.dw_ih, db_ih);
     if (!status) status = hidden_gradients(&w, &wide.rnn_dx.dw_hh, db_hh, db_ih);

@@ -8,7 +8,7 @@ enum { SLICE = 16, CACHED = 256 << 10, WORTH = 16 << 10 };
 
 bool rnn_steps_is_narrow(const KArgs *a, const View *w_hh) {
     const View *x = a->kind == OP_rnn ? &a->rnn.x : &a->rnn_dx.x;
-    return x->dtype == DT_BF16 && w_hh->dtype == DT_BF16 && w_hh->count >= WORTH && bf16_gemm_fits();
+    return x->dtype == DT_BF16 && w_hh->dtype == DT_BF16 && w_hh->count >= WORTH;
 }
 
 RnnSteps rnn_steps_of(const KArgs *a, const View *x, const View *y) {
@@ -68,4 +68,36 @@ int rnn_steps_pack(const Bf16GemmShape *s, const View *from, void *to) {
     if (!status) status = bf16_gemm_pack(&p, s, from->data, to);
     bf16_gemm_close(&p);
     return status;
+}
+
+/* ---- one step's products in fp32 */
+
+static Gemm product_of(const RnnSteps *w, const RnnProduct *p, int64_t samples) {
+    return (Gemm){.m = samples, .n = p->n, .k = p->k, .a = {DT_F32, NULL, p->a_stride, false},
+                  .b = {DT_F32, w->w_hh.data, p->transposed ? p->k : p->n, p->transposed}, .packed = w->packed_hh,
+                  .scale = 1, .c_step = p->n, .add = p->add, .threads = rnn_steps_threads(w)};
+}
+
+void rnn_steps_take_product(RnnSteps *w, const RnnProduct *p, Room *r) {
+    static float somewhere;
+    w->packed_hh = room_take(r, gemm_packed(p->n, p->k));
+    for (int last = 0; last < 2; last++) {
+        Gemm g = product_of(w, p, rnn_steps_slice_of(w, last));
+        g.packed = g.c = &somewhere;
+        w->each = max_size(w->each, gemm_workspace(&g, SIZE_MAX));
+    }
+    w->scratch = rnn_steps_take_bytes(r, (size_t)rnn_steps_slices(w) * w->each);
+}
+
+void rnn_steps_pack_product(const RnnSteps *w, const RnnProduct *p) {
+    Gemm g = product_of(w, p, 1);
+    g.threads = w->threads;
+    gemm_pack(&g, w->packed_hh);
+}
+
+void rnn_steps_multiply(const RnnSteps *w, const RnnProduct *p, int64_t begin, int64_t end, float *a, float *c) {
+    Gemm g = product_of(w, p, end - begin);
+    g.a.at = a;
+    g.c = c;
+    gemm_run(&g, rnn_steps_scratch(w, begin), w->each);
 }

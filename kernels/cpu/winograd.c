@@ -29,12 +29,23 @@ static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 /* ---- which ones */
 
+/* bf16, where the processor has no products of it, is computed in fp32 all the same. */
+static bool type_fits(const KArgs *args, DType t) {
+    return t == DT_F32 || (t == DT_BF16 && ((CpuDevice *)args->device)->emulated[DT_BF16]);
+}
+
 static bool operands_fit(const KArgs *args) {
     for (int k = 0; k < OP_IN + OP_OUT; k++) {
         const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
-        if (v->count && (v->dtype != DT_F32 || (v->shape.rank == 4 && !v->channels_last))) return false;
+        if (v->count && (!type_fits(args, v->dtype) || (v->shape.rank == 4 && !v->channels_last))) return false;
     }
     return true;
+}
+
+/* The activation follows where y lies. In bf16 that rounds twice, unless the second result is exact. */
+static bool act_fits(const KArgs *args) {
+    const ActFn f = args->attr->conv.fused.act;
+    return args->kind != OP_conv2d || args->out[0].dtype == DT_F32 || f == 0 || f == ACT_RELU;
 }
 
 static bool attr_fits(const ConvAttr *c) {
@@ -47,12 +58,12 @@ static bool op_fits(const KArgs *args) {
     if (args->kind != OP_conv2d && args->kind != OP_conv2d_dx && args->kind != OP_conv2d_dw) return false;
     const int64_t *w = product_operands(args).w->shape.dim;
     return w[2] == 3 && w[3] == 3 && w[0] % PANEL == 0 && w[1] % PANEL == 0 && attr_fits(&args->attr->conv) &&
-           operands_fit(args) && LANES_FIT;
+           operands_fit(args) && act_fits(args) && LANES_FIT;
 }
 
 static Image image(const View *v, int64_t top, int64_t left) {
     const int64_t *d = v->shape.dim;
-    return (Image){v->data, d[2], d[3], d[1], top, left};
+    return (Image){v->dtype, v->data, d[2], d[3], d[1], top, left};
 }
 
 static Conv conv_of(const KArgs *args) {
@@ -62,8 +73,8 @@ static Conv conv_of(const KArgs *args) {
     const View *x = dx ? p.y : p.x, *y = dx ? p.x : p.y, *w = p.w;
     int64_t inputs = w->shape.dim[1];
     Conv c = {.x = image(x, dx ? 2 - pad[0] : pad[0], dx ? 2 - pad[1] : pad[1]), .y = image(y, 0, 0),
-              .w = {w->data, 9 * inputs, 1, inputs}, .threads = ((CpuDevice *)args->device)->threads};
-    if (dx) c.w = (Filters){w->data ? (float *)w->data + 8 * inputs : NULL, 1, 9 * inputs, -inputs};
+              .w = {w->dtype, w->data, 0, 9 * inputs, 1, inputs}, .threads = ((CpuDevice *)args->device)->threads};
+    if (dx) c.w = (Filters){w->dtype, w->data, 8 * inputs, 1, 9 * inputs, -inputs};
     c.high = up(c.y.h, 2);
     c.wide = up(c.y.w, 2);
     c.tiles = y->shape.dim[0] * c.high * c.wide;
@@ -110,31 +121,46 @@ static bool plan_of(const KArgs *args, const Conv *c, size_t limit, Plan *p, siz
 /* first, channels: a group of outputs */
 typedef struct Run { const KArgs *args; Conv c; Plan p; Space s; int64_t first, channels; } Run;
 
-/* What is done to the group's channels of neighbouring pixels, from element `at` on */
-typedef void PixelsFn(const Run *r, int64_t at, int64_t pixels, float *sums);
+/* What is done to `n` elements from element `at` on, of `rows` neighbouring pixels */
+typedef void ElementsFn(const Run *r, int64_t at, int64_t n, int64_t rows, float *sums);
 
-/* Before dx is made: the slopes lie in its place, which may be that of s, and the products are multiplied onto them. */
-static void slope_pixels(const Run *r, int64_t at, int64_t pixels, float *sums) {
-    (void)sums;
-    act_slope_block(&r->args->attr->conv.fused, r->c.y.at + at, (const float *)r->args->conv2d_dx.s.data + at,
-                    pixels * r->channels);
+/* Is dx's product multiplied onto the slopes, which lie in its place before it is made? So dx may have the storage of s. In 16
+ * bits slopes would be rounded: there s is read after the product. */
+static bool slopes_first(const KArgs *args) {
+    return args->kind == OP_conv2d_dx && args->attr->conv.fused.act && args->out[0].dtype == DT_F32 && args->conv2d_dx.s.dtype == DT_F32;
 }
 
-/* When y or dx is made: applies y's activation, and adds dx to the sums of db. */
-static void finish_pixels(const Run *r, int64_t at, int64_t pixels, float *sums) {
-    float *y = r->c.y.at + at;
-    if (r->args->kind == OP_conv2d) act_block(&r->args->attr->conv.fused, y, y, pixels * r->channels);
-    if (sums) sum_rows(sums, y, pixels, r->channels);
+bool winograd_overwrites(const KArgs *args) { return slopes_first(args); }
+
+/* Before dx is made: the slopes, in its place. */
+static void slope_elements(const Run *r, int64_t at, int64_t n, int64_t rows, float *sums) {
+    (void)rows, (void)sums;
+    act_slope_block(&r->args->attr->conv.fused, (float *)r->c.y.at + at, (const float *)r->args->conv2d_dx.s.data + at, n);
 }
 
-/* Elements are neighbours where the group has all channels. */
-static void each_pixel(const Run *r, int64_t pixel, int64_t pixels, PixelsFn *fn, float *sums) {
-    int64_t all = r->c.y.c, step = r->channels == all ? pixels : 1;
-    for (int64_t k = 0; k < pixels; k += step) fn(r, (pixel + k) * all + r->first, step, sums);
+/* When y or dx is made: applies the activation, or its gradient, and adds `rows` rows of dx to the sums of db. */
+static void finish_elements(const Run *r, int64_t at, int64_t n, int64_t rows, float *sums) {
+    const KArgs *args = r->args;
+    const ActAttr *act = &args->attr->conv.fused;
+    float of_y[BLOCK], of_s[BLOCK], *y = block_load(&args->out[0], at, n, of_y);
+    if (args->kind == OP_conv2d) act_block(act, y, y, n);
+    else if (act->act && !slopes_first(args)) act_dx_block(act, y, y, block_load(&args->conv2d_dx.s, at, n, of_s), n);
+    if (sums) sum_rows(sums, y, rows, n / rows);
+    block_store(&args->out[0], at, n, y);
+}
+
+/* The group's channels of `pixels` neighbouring pixels, some rows or a part of one at a time */
+static void each_pixel(const Run *r, int64_t pixel, int64_t pixels, ElementsFn *fn, float *sums) {
+    const int64_t all = r->c.y.c, rows = r->channels == all ? max_i64(1, BLOCK / all) : 1;
+    for (int64_t k = 0, n; k < pixels; k += n) {
+        n = min_i64(rows, pixels - k);
+        for (int64_t c = 0; c < r->channels; c += BLOCK)
+            fn(r, (pixel + k) * all + r->first + c, n * min_i64(BLOCK, r->channels - c), n, sums ? sums + c : NULL);
+    }
 }
 
 /* All pixels of some tiles. */
-static void each_tile(const Run *r, const Tiles *t, PixelsFn *fn, float *sums) {
+static void each_tile(const Run *r, const Tiles *t, ElementsFn *fn, float *sums) {
     const Image *y = &r->c.y;
     for (int64_t k = 0, n; k < t->n; k += n) {
         int64_t tile = t->first + k, j = tile % t->wide, row = tile / t->wide, i = row % t->high;
@@ -149,19 +175,20 @@ static void each_tile(const Run *r, const Tiles *t, PixelsFn *fn, float *sums) {
 static void run_block(const Run *r, const Tiles *t, float *v, float *m, float *sums) {
     const Conv *c = &r->c;
     const View *b = &r->args->conv2d.b;
-    const bool forward = r->args->kind == OP_conv2d, act = r->args->attr->conv.fused.act;
-    const float *bias = forward && b->count ? b->data : NULL;
+    const bool biased = r->args->kind == OP_conv2d && b->count, multiply = slopes_first(r->args);
+    float held[PANEL];
     int64_t block = r->p.block, inputs = c->x.c;
     tiles_patches(&c->x, t, 0, inputs, v, block);
-    if (!forward && act) each_tile(r, t, slope_pixels, NULL);
+    if (multiply) each_tile(r, t, slope_elements, NULL);
     for (int64_t o = 0; o < r->channels; o += PANEL) {
         const float *u = r->s.u + o / PANEL * point_floats(inputs, PANEL);
         for (int p = 0; p < POINTS; p++)
             tiles_product(v + p * point_stride(block, inputs), block, t->n, inputs, u + p * point_stride(inputs, PANEL),
                           m + p * point_stride(block, PANEL));
-        tiles_outputs(&c->y, t, r->first + o, bias ? bias + r->first + o : NULL, !forward && act, m, block);
+        const float *bias = biased ? block_load(b, r->first + o, PANEL, held) : NULL;
+        tiles_outputs(&c->y, t, r->first + o, bias, multiply, m, block);
     }
-    if ((forward && act) || sums) each_tile(r, t, finish_pixels, sums);
+    if ((r->args->attr->conv.fused.act && !multiply) || sums) each_tile(r, t, finish_elements, sums);
 }
 
 static void run_strip(const Run *r, int64_t strip) {
@@ -205,17 +232,18 @@ static void run(const KArgs *args, const Conv *c, const Plan *p, int threads) {
 /* ---- dw: rectangles of dw, (outputs, inputs) */
 
 typedef struct Split { int64_t outputs, inputs; } Split;
-typedef struct Sums { float *v, *e, *a, *b; int64_t each; } Sums;
+typedef struct Sums { float *v, *e, *a, *b, *db; int64_t each; } Sums; /* b: of some tiles; db: of all */
 
 static Sums sums_of(const Conv *c, const Split *s, Room *r) {
     int64_t v = point_floats(SUM_TILES, s->inputs), e = point_floats(SUM_TILES, s->outputs);
     int64_t a = point_floats(s->outputs, s->inputs);
-    Sums at = {.each = v + e + a + s->outputs};
+    Sums at = {.each = v + e + a + 2 * s->outputs};
     at.v = room_take(r, c->threads * at.each);
     if (!at.v) return at;
     at.e = at.v + v;
     at.a = at.e + e;
     at.b = at.a + a;
+    at.db = at.b + s->outputs;
     return at;
 }
 
@@ -239,7 +267,7 @@ static void run_split(const KArgs *args, const Conv *c, const Split *s, const Su
     int64_t outputs = min_i64(s->outputs, c->y.c - o), inputs = min_i64(s->inputs, c->x.c - i);
     int64_t own = omp_get_thread_num() * at->each;
     float *v = at->v + own, *e = at->e + own, *a = at->a + own, *b = at->b + own;
-    float *db = i || !args->conv2d_dw.db.count ? NULL : (float *)args->conv2d_dw.db.data + o;
+    float *db = i || !args->conv2d_dw.db.count ? NULL : at->db + own;
     memset(a, 0, (size_t)point_floats(outputs, inputs) * sizeof *a);
     if (db) memset(db, 0, (size_t)outputs * sizeof *db);
     for (int64_t t = 0; t < c->tiles; t += SUM_TILES) {
@@ -254,6 +282,7 @@ static void run_split(const KArgs *args, const Conv *c, const Split *s, const Su
         if (db) sum_rows(db, b, 1, outputs);
     }
     tiles_filter_gradients(&c->w, o, outputs, i, inputs, a);
+    if (db) block_store(&args->conv2d_dw.db, o, outputs, db);
 }
 
 static void run_dw(const KArgs *args, const Conv *c, const Split *s, int threads) {

@@ -1,6 +1,6 @@
-/* winograd.h: 3x3 convolutions of stride 1 in fp32, y and both gradients, with 2.25 times fewer multiplications than
- * oneDNN's (winograd_tiles.h). No tensor is ever transformed as a whole: a thread transforms some tiles at a time to
- * points, multiplies and transforms back, within its second cache.
+/* winograd.h: 3x3 convolutions of stride 1, y and both gradients, with 2.25 times fewer multiplications than oneDNN's
+ * (winograd_tiles.h): in fp32, and in bf16 where the processor does not multiply that. No tensor is ever transformed as
+ * a whole: a thread transforms some tiles at a time to points, multiplies and transforms back, within its second cache.
  *
  *   workspace of y, dx = [u of some panels of outputs | sums of db by strip | v, m of thread 0 | v, m of thread 1 ...]
  *   workspace of dw    = [v, e, a, sums of thread 0 | ... of thread 1 | ...]
@@ -17,5 +17,7 @@
  * bytes of workspace? Then *bytes is what it takes. */
 bool winograd_prepare(const KArgs *args, size_t limit, size_t *bytes);
 KernelRun winograd_run;
+/* Of a gradient dx with an activation: is each element of s read before that of dx is written? */
+bool winograd_overwrites(const KArgs *args);
 
 #endif

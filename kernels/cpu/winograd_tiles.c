@@ -35,11 +35,12 @@ INLINE Window window_at(const Image *m, const Place *p, int64_t first, int size)
 INLINE bool window_whole(const Window *w, int size) { return !w->y0 && w->y1 == size && !w->x0 && w->x1 == size; }
 
 /* d[size * size]: LANES channels from c on of a window's pixels; 0 where they are outside the image */
-INLINE void window_load(const float *from, const Window *w, int64_t c, int size, bool whole, V *d) {
+INLINE void window_load(DType t, const void *from, const Window *w, int64_t c, int size, bool whole, V *d) {
     for (int i = 0; i < size; i++)
         for (int j = 0; j < size; j++) {
             bool there = whole || (i >= w->y0 && i < w->y1 && j >= w->x0 && j < w->x1);
-            d[i * size + j] = there ? load(from + w->at + i * w->row + j * w->pixel + c) : (V){0};
+            d[i * size + j] = (V){0};
+            if (there) d[i * size + j] = load_as(t, from, w->at + i * w->row + j * w->pixel + c);
         }
 }
 
@@ -83,32 +84,37 @@ INLINE void points_load(const float *from, int64_t stride, V *v) {
 /* Channel c of row r in a panelled matrix */
 INLINE int64_t panel_at(int64_t c, int64_t r, int64_t rows) { return c / PANEL * PANEL * rows + r * PANEL + c % PANEL; }
 
-INLINE void patch_transform(const float *x, const Window *w, bool whole, int64_t channels, float *v, int64_t row,
+INLINE void patch_transform(DType t, const void *x, const Window *w, bool whole, int64_t channels, float *v, int64_t row,
                             int64_t rows) {
     for (int64_t c = 0; c < channels; c += LANES) {
         V d[16];
-        window_load(x, w, c, 4, whole, d);
+        window_load(t, x, w, c, 4, whole, d);
         for (int j = 0; j < 4; j++) patch_broadcast(d + j, 4, d + j, 4);
         for (int i = 0; i < 4; i++) patch_broadcast(d + 4 * i, 1, d + 4 * i, 1);
         points_store(d, v + panel_at(c, row, rows), point_stride(rows, channels));
     }
 }
 
-FUSED void tiles_patches(const Image *x, const Tiles *t, int64_t first, int64_t channels, float *v, int64_t rows) {
-    assert(t->n <= rows && channels % PANEL == 0 && first + channels <= x->c);
+INLINE void patches(DType type, const Image *x, const Tiles *t, int64_t first, int64_t channels, float *v, int64_t rows) {
     Place p = place_first(t);
     for (int64_t r = 0; r < t->n; r++, place_next(t, &p)) {
         Window w = window_at(x, &p, first, 4);
-        if (window_whole(&w, 4)) patch_transform(x->at, &w, true, channels, v, r, rows);
-        else patch_transform(x->at, &w, false, channels, v, r, rows);
+        if (window_whole(&w, 4)) patch_transform(type, x->at, &w, true, channels, v, r, rows);
+        else patch_transform(type, x->at, &w, false, channels, v, r, rows);
     }
 }
 
-INLINE void gradient_transform(const float *dy, const Window *w, bool whole, int64_t channels, float *e, int64_t row,
-                               int64_t rows, float *sums) {
+FUSED void tiles_patches(const Image *x, const Tiles *t, int64_t first, int64_t channels, float *v, int64_t rows) {
+    assert(t->n <= rows && channels % PANEL == 0 && first + channels <= x->c);
+    if (x->type == DT_F32) patches(DT_F32, x, t, first, channels, v, rows);
+    else patches(DT_BF16, x, t, first, channels, v, rows);
+}
+
+INLINE void gradient_transform(DType t, const void *dy, const Window *w, bool whole, int64_t channels, float *e,
+                               int64_t row, int64_t rows, float *sums) {
     for (int64_t c = 0; c < channels; c += LANES) {
         V d[4], half[8], v[POINTS];
-        window_load(dy, w, c, 2, whole, d);
+        window_load(t, dy, w, c, 2, whole, d);
         if (sums) store(sums + c, load(sums + c) + ((d[0] + d[1]) + (d[2] + d[3])));
         for (int j = 0; j < 2; j++) tile_broadcast(d + j, 2, half + j, 2);
         for (int i = 0; i < 4; i++) tile_broadcast(half + 2 * i, 1, v + 4 * i, 1);
@@ -116,30 +122,35 @@ INLINE void gradient_transform(const float *dy, const Window *w, bool whole, int
     }
 }
 
-FUSED void tiles_gradients(const Image *dy, const Tiles *t, int64_t first, int64_t channels, float *e, int64_t rows,
-                          float *sums) {
-    assert(t->n <= rows && channels % PANEL == 0 && first + channels <= dy->c);
+INLINE void gradients(DType type, const Image *dy, const Tiles *t, int64_t first, int64_t channels, float *e,
+                      int64_t rows, float *sums) {
     Place p = place_first(t);
     for (int64_t r = 0; r < t->n; r++, place_next(t, &p)) {
         Window w = window_at(dy, &p, first, 2);
-        if (window_whole(&w, 2)) gradient_transform(dy->at, &w, true, channels, e, r, rows, sums);
-        else gradient_transform(dy->at, &w, false, channels, e, r, rows, sums);
+        if (window_whole(&w, 2)) gradient_transform(type, dy->at, &w, true, channels, e, r, rows, sums);
+        else gradient_transform(type, dy->at, &w, false, channels, e, r, rows, sums);
     }
 }
 
+FUSED void tiles_gradients(const Image *dy, const Tiles *t, int64_t first, int64_t channels, float *e, int64_t rows,
+                          float *sums) {
+    assert(t->n <= rows && channels % PANEL == 0 && first + channels <= dy->c);
+    if (dy->type == DT_F32) gradients(DT_F32, dy, t, first, channels, e, rows, sums);
+    else gradients(DT_BF16, dy, t, first, channels, e, rows, sums);
+}
+
 /* Pixels of a tile, inside the image, are LANES channels of d, or are multiplied by them. */
-INLINE void window_store(float *to, const Window *w, int64_t c, bool multiply, const V *d) {
+INLINE void window_store(DType type, void *to, const Window *w, int64_t c, bool multiply, const V *d) {
     for (int i = 0; i < w->y1; i++)
         for (int j = 0; j < w->x1; j++) {
-            float *at = to + w->at + i * w->row + j * w->pixel + c;
+            const int64_t at = w->at + i * w->row + j * w->pixel + c;
             V v = d[2 * i + j];
-            if (multiply) v *= load(at);
-            store(at, v);
+            if (multiply) v *= load_as(type, to, at);
+            store_as(type, to, at, v);
         }
 }
 
-FUSED void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const float *b, bool multiply, const float *m, int64_t rows) {
-    assert(t->n <= rows && first + PANEL <= y->c);
+INLINE void outputs(DType type, const Image *y, const Tiles *t, int64_t first, const float *b, bool multiply, const float *m, int64_t rows) {
     Place p = place_first(t);
     for (int64_t r = 0; r < t->n; r++, place_next(t, &p)) {
         Window w = window_at(y, &p, first, 2);
@@ -149,46 +160,63 @@ FUSED void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const fl
             for (int j = 0; j < 4; j++) tile_join(v + j, 4, half + j, 4);
             for (int i = 0; i < 2; i++) tile_join(half + 4 * i, 1, d + 2 * i, 1);
             for (int i = 0; i < 4; i++) d[i] += add;
-            window_store(y->at, &w, c, multiply, d);
+            window_store(type, y->at, &w, c, multiply, d);
         }
     }
 }
 
+FUSED void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const float *b, bool multiply, const float *m, int64_t rows) {
+    assert(t->n <= rows && first + PANEL <= y->c && (!multiply || y->type == DT_F32));
+    if (y->type == DT_F32) outputs(DT_F32, y, t, first, b, multiply, m, rows);
+    else outputs(DT_BF16, y, t, first, b, false, m, rows);
+}
+
 /* ---- weights */
 
-/* One tap of LANES outputs */
-INLINE V filter_lanes(const float *w, int64_t stride) {
+/* One tap of LANES outputs, the first one element `at` */
+INLINE V filter_lanes(DType t, const void *w, int64_t at, int64_t stride) {
     V v = {0};
-    if (stride == 1) return load(w);
-    for (int l = 0; l < LANES; l++) v[l] = w[l * stride];
+    if (stride == 1) return load_as(t, w, at);
+    for (int l = 0; l < LANES; l++) v[l] = dtype_load(t, w, (size_t)(at + l * stride));
     return v;
 }
 
-FUSED void tiles_filters(const Filters *w, int64_t output, int64_t input, int64_t n, float *u, int64_t inputs) {
-    assert(input + n <= inputs);
+INLINE void filters(DType t, const Filters *w, int64_t output, int64_t input, int64_t n, float *u, int64_t inputs) {
     for (int64_t i = input; i < input + n; i++)
         for (int c = 0; c < PANEL; c += LANES) {
             V g[9], half[12], v[POINTS];
-            const float *from = w->at + (output + c) * w->output + i * w->input;
-            for (int k = 0; k < 9; k++) g[k] = filter_lanes(from + k * w->tap, w->output);
+            const int64_t from = w->first + (output + c) * w->output + i * w->input;
+            for (int k = 0; k < 9; k++) g[k] = filter_lanes(t, w->at, from + k * w->tap, w->output);
             for (int j = 0; j < 3; j++) filter_broadcast(g + j, 3, half + j, 3);
             for (int k = 0; k < 4; k++) filter_broadcast(half + 3 * k, 1, v + 4 * k, 1);
             points_store(v, u + i * PANEL + c, point_stride(inputs, PANEL));
         }
 }
 
-FUSED void tiles_filter_gradients(const Filters *dw, int64_t output, int64_t outputs, int64_t input, int64_t inputs,
-                                 const float *a) {
-    assert(inputs % PANEL == 0 && dw->input == 1);
+FUSED void tiles_filters(const Filters *w, int64_t output, int64_t input, int64_t n, float *u, int64_t inputs) {
+    assert(input + n <= inputs);
+    if (w->type == DT_F32) filters(DT_F32, w, output, input, n, u, inputs);
+    else filters(DT_BF16, w, output, input, n, u, inputs);
+}
+
+INLINE void filter_gradients(DType t, const Filters *dw, int64_t output, int64_t outputs, int64_t input, int64_t inputs,
+                             const float *a) {
     for (int64_t o = 0; o < outputs; o++)
         for (int64_t i = 0; i < inputs; i += LANES) {
             V v[POINTS], half[12], g[9];
             points_load(a + panel_at(i, o, outputs), point_stride(outputs, inputs), v);
             for (int j = 0; j < 4; j++) filter_join(v + j, 4, half + j, 4);
             for (int k = 0; k < 3; k++) filter_join(half + 4 * k, 1, g + 3 * k, 1);
-            float *to = dw->at + (output + o) * dw->output + input + i;
-            for (int k = 0; k < 9; k++) store(to + k * dw->tap, g[k]);
+            const int64_t to = dw->first + (output + o) * dw->output + input + i;
+            for (int k = 0; k < 9; k++) store_as(t, dw->at, to + k * dw->tap, g[k]);
         }
+}
+
+FUSED void tiles_filter_gradients(const Filters *dw, int64_t output, int64_t outputs, int64_t input, int64_t inputs,
+                                 const float *a) {
+    assert(inputs % PANEL == 0 && dw->input == 1);
+    if (dw->type == DT_F32) filter_gradients(DT_F32, dw, output, outputs, input, inputs, a);
+    else filter_gradients(DT_BF16, dw, output, outputs, input, inputs, a);
 }
 
 /* ---- products: two vectors of sums for each of some rows stay in registers */

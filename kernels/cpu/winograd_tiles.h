@@ -1,4 +1,5 @@
-/* winograd_tiles.h: the pieces of 3x3 convolutions by Winograd's algorithm F(2x2, 3x3), in fp32, for AVX-512.
+/* winograd_tiles.h: the pieces of 3x3 convolutions by Winograd's algorithm F(2x2, 3x3), computed in fp32, for AVX-512.
+ * Images and weights are fp32 or bf16, and converted in registers; points are fp32.
  *
  * A tile is 2x2 pixels of y, which depend on the 4x4 patch of x around them. Three transforms make 4x4 points of their
  * operands, and point by point the convolution is a product:
@@ -17,7 +18,7 @@
 #ifndef MT_CPU_WINOGRAD_TILES_H
 #define MT_CPU_WINOGRAD_TILES_H
 
-#include "base/base.h"
+#include "base/dtype.h"
 
 enum { PANEL = 32, POINTS = 16, TILE_ROWS = 14 /* tiles_product's, in registers */ };
 
@@ -27,7 +28,7 @@ static inline int64_t point_stride(int64_t rows, int64_t channels) { return rows
 static inline int64_t point_floats(int64_t rows, int64_t channels) { return POINTS * point_stride(rows, channels); }
 
 /* (n, h, w, c), cut into tiles: the first one starts at pixel (-top, -left). */
-typedef struct Image { float *at; int64_t h, w, c, top, left; } Image;
+typedef struct Image { DType type; void *at; int64_t h, w, c, top, left; } Image;
 /* Tiles [first, first + n) of images that have high x wide each. */
 typedef struct Tiles { int64_t high, wide, first, n; } Tiles;
 
@@ -39,8 +40,9 @@ void tiles_gradients(const Image *dy, const Tiles *t, int64_t first, int64_t cha
 /* m (tiles, 32) -> channels [first, first + 32) of y, b[32] added unless it is NULL; multiply: times what is there */
 void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const float *b, bool multiply, const float *m, int64_t rows);
 
-/* Weights as (output, input, tap), with strides in elements; a tap stride below 0: rotated by 180 degrees */
-typedef struct Filters { float *at; int64_t output, input, tap; } Filters;
+/* Weights as (output, input, tap), the first one element `first`, with strides in elements; a tap stride below 0: rotated
+ * by 180 degrees */
+typedef struct Filters { DType type; void *at; int64_t first, output, input, tap; } Filters;
 /* Rows [input, input + n) of u (inputs, 32), of 32 outputs from `output` on */
 void tiles_filters(const Filters *w, int64_t output, int64_t input, int64_t n, float *u, int64_t inputs);
 /* a (outputs, inputs) -> dw's filters from (output, input) on; dw's inputs lie side by side */

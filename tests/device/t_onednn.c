@@ -398,7 +398,8 @@ static const LinearCase linears[] = {
     {"8x512->4", 8, 512, 4, false, ACT_GELU},      {"4x20->17", 4, 20, 17, true, ACT_GELU},
     {"33x65->40 no bias", 33, 65, 40, false, ACT_RELU}, {"16x64->64", 16, 64, 64, true, ACT_GELU_TANH},
     {"40x3000->20", 40, 3000, 20, true, ACT_NONE}, {"1x300->100", 1, 300, 100, true, ACT_LEAKY},
-    {"7x31->29", 7, 31, 29, true, ACT_SIGMOID},
+    {"7x31->29", 7, 31, 29, true, ACT_SIGMOID},    {"130x9->530", 130, 9, 530, true, ACT_RELU},
+    {"2100x3->130", 2100, 3, 130, true, ACT_NONE},
 };
 
 static void test_linear(const LinearCase *c, const Types *types_of, int pass, ActFn act) {
@@ -458,12 +459,13 @@ static void test_rows(void) {
     size_t bytes;
     void *state;
     memset(&attr, 0, sizeof attr);
-    KArgs linear = {.kind = OP_linear, .attr = &attr};
-    const Shape shapes[] = {shape2((int64_t)1 << 32, 64), shape2(64, 64)};
+    attr.conv = (ConvAttr){.stride = {1, 1}, .dilation = {1, 1}, .groups = 1};
+    KArgs conv = {.kind = OP_conv2d, .attr = &attr};
+    const Shape shapes[] = {shape4((int64_t)1 << 32, 64, 1, 1), shape4(64, 64, 1, 1)};
     for (int k = 0; k < 2; k++)
-        linear.in[k] = (View){NULL, shapes[k], DT_BF16, 0, {0, 0, 0}, shape_elements(&shapes[k])};
-    linear.out[0] = linear.in[0];
-    is_int(device->table->prepare(device, &linear, 0, &state, &bytes, &e), ERR_DEVICE, "2^32 rows are refused");
+        conv.in[k] = (View){NULL, shapes[k], DT_F32, 1, {0, 0, 0}, shape_elements(&shapes[k])};
+    conv.out[0] = conv.in[0];
+    is_int(device->table->prepare(device, &conv, 0, &state, &bytes, &e), ERR_DEVICE, "2^32 rows are refused");
     has_text(e.text, "at most 2147483647 rows of channels, found 4294967296", "and counted");
 }
 
@@ -473,13 +475,25 @@ static ActFn act_in(int pass, ActFn forward, size_t turn) {
     return pass == FORWARD ? forward : ACT_NONE;
 }
 
+/* Types that the device only converts are multiplied by gemm.h: in every pass x or its gradient is of type t[X]. */
+static bool packed_by(const Types *t, const RefConv *d) {
+    DeviceInfo info;
+    Err e;
+    return !device->table->info(device, &info, &e) && info.emulated[t->t[X]] && d->groups == 1;
+}
+
+/* bf16 comes here, too, where the device only converts it; what Winograd's algorithm leaves is then gemm.h's. */
 static void test_winograd(void) {
     bool can = has_isa(dnnl_cpu_isa_avx512_core);
     if (!can) skip("convolutions by Winograd", "no AVX-512");
-    for (int pass = FORWARD; pass < TRANSPOSE && can; pass++)
-        for (size_t k = 0; k < ARRAY_LEN(winograds); k++)
-            test_conv(&winograds[k].conv, &types[0], pass, act_in(pass, winograds[k].conv.act, k),
-                      &(bool){winograds[k].own >> pass & 1});
+    for (size_t t = 0; t < ARRAY_LEN(types) && can; t++)
+        for (int pass = FORWARD; pass < TRANSPOSE; pass++)
+            for (size_t k = 0; k < ARRAY_LEN(winograds); k++) {
+                const bool packed = packed_by(&types[t], &winograds[k].conv.d);
+                if (t && (!packed || types[t].t[X] != DT_BF16)) continue;
+                test_conv(&winograds[k].conv, &types[t], pass, act_in(pass, winograds[k].conv.act, k + t),
+                          &(bool){packed || winograds[k].own >> pass & 1});
+            }
 }
 
 /* Products of factors of the same type, which the processor multiplies; what is made of them may have another. */
@@ -494,7 +508,7 @@ static bool tapped_by(const Types *t, int pass) {
 
 static void test_taps(const Types *t, int pass) {
     for (size_t k = 0; k < ARRAY_LEN(tapped); k++) {
-        bool own = tapped_by(t, pass) && tapped[k].own >> pass & 1;
+        bool own = packed_by(t, &tapped[k].conv.d) || (tapped_by(t, pass) && tapped[k].own >> pass & 1);
         test_conv(&tapped[k].conv, t, pass, act_in(pass, tapped[k].conv.act, k), &own);
     }
 }

@@ -1,0 +1,54 @@
+/* gemm.h: products of matrices of any floating types, with sums in fp32, on any processor. Factors are converted while
+ * they are packed, a piece at a time that stays in a cache: so 16-bit types need neither copies in fp32 nor instructions
+ * of their own.
+ *
+ *   c (m, n) = scale a (m, k) b (k, n)
+ *
+ *   workspace = [panel of b, unless b is packed | block of a, sums, of thread 0 | ... of thread 1 | all rows' sums]
+ *
+ * A piece of work is a block of rows times the columns of a panel. A sum is made in the order of k, in parts of the same
+ * length whatever the shape and the number of threads: so neither the threads nor the room changes a bit. */
+#ifndef MT_CPU_GEMM_H
+#define MT_CPU_GEMM_H
+
+#include "program/operands.h"
+
+typedef struct Gemm Gemm;
+/* Rows [row, row + rows) of a, numbers [at, at + depth) of each, as rows that are GEMM_STEP apart. */
+typedef void GemmRows(const Gemm *, int64_t row, int64_t rows, int64_t at, int64_t depth, float *to);
+/* Numbers [at, at + depth) of columns [column, column + columns) of b, as rows that are GEMM_COLUMNS apart; beyond its
+ * columns a row may hold anything. */
+typedef void GemmColumns(const Gemm *, int64_t column, int64_t columns, int64_t at, int64_t depth, float *to);
+/* What becomes of finished sums, of rows [row, row + rows) and columns [column, column + columns), rows `step` apart. */
+typedef void GemmLeave(const Gemm *, int64_t row, int64_t rows, int64_t column, int64_t columns, float *sums, int64_t step);
+
+/* A matrix by rows, which are `stride` elements apart; transposed: the transpose of that matrix. */
+typedef struct GemmMatrix { DType type; const void *at; int64_t stride; bool transposed; } GemmMatrix;
+
+struct Gemm {
+    int64_t m, n, k;
+    GemmMatrix a, b;
+    const float *packed;    /* b as gemm_pack has made it; NULL: it is packed by the way */
+    GemmRows *rows;         /* NULL: as `a` says */
+    GemmColumns *columns;   /* NULL: as `b` says */
+    float scale;
+    float *c;               /* where the sums are made, rows c_step apart; NULL: in the workspace */
+    int64_t c_step;
+    bool add;               /* c += */
+    GemmLeave *leave;       /* NULL if c is all that is wanted */
+    const void *of;         /* what rows, columns and leave need */
+    int threads;            /* that it may take, 1 inside a parallel region */
+};
+
+/* `leave` gets blocks of so many rows, counted from row 0, whatever the number of threads. */
+int64_t gemm_block_rows(int64_t m);
+/* Bytes of workspace, a multiple of 64: at most `limit`, where there is a way. Asked again with its answer as the limit,
+ * it gives the same one. */
+size_t gemm_workspace(const Gemm *g, size_t limit);
+/* b packed, for many products: floats, and the packing on g->threads threads. */
+int64_t gemm_packed(int64_t n, int64_t k);
+void gemm_pack(const Gemm *g, float *to);
+/* bytes: at least what gemm_workspace has said for some limit */
+void gemm_run(const Gemm *g, void *workspace, size_t bytes);
+
+#endif

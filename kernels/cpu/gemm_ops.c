@@ -1,0 +1,314 @@
+#include "gemm_ops.h"
+
+#include <omp.h>
+#include <string.h>
+
+#include "act.h"
+#include "cpu.h"
+#include "fp32_workspace.h"
+#include "gemm.h"
+#include "gemm_tiles.h"
+#include "isa.h"
+#include "program/product.h"
+
+/* How rows of the product meet an image, down or across it. Row r and tap t meet at pixel r stride + first + t step, if
+ * 0 <= that < size; the tap is number tap + t tap_step of the weights. Row r stands for pixel place + r place_step of the
+ * result. */
+typedef struct Axis {
+    int64_t size, rows, taps;
+    int64_t stride, first, step;
+    int64_t tap, tap_step, place, place_step;
+} Axis;
+
+typedef struct Walk {
+    const KArgs *args;
+    const View *image, *w;      /* image: whose patches are multiplied */
+    Axis axis[2];
+    int64_t channels, all_taps; /* channels: of the image */
+    int64_t width, result;      /* of the image of results: pixels across it and in it */
+    float *parts;               /* of db: (blocks, columns) */
+} Walk;
+
+static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+/* ---- which ones */
+
+static bool lies_flat(const View *v) { return !v->count || v->shape.rank != 4 || v->channels_last; }
+
+static bool is_dx(OpKind k) { return k == OP_conv2d_dx || k == OP_linear_dx; }
+static bool is_dw(OpKind k) { return k == OP_conv2d_dw || k == OP_linear_dw; }
+static bool is_conv(OpKind k) { return k == OP_conv2d || k == OP_conv2d_dx || k == OP_conv2d_dw; }
+
+/* Types that oneDNN has no products of: it would convert whole tensors, or take its plain loops. And, without AVX-512,
+ * linear layers: there oneDNN parts long sums among the threads that there are, so that their number would change bits,
+ * and is slower by up to half where rows of a matrix lie 4 KiB apart. */
+static bool fits(const KArgs *args) {
+    const CpuDevice *cpu = args->device;
+    bool better = !is_conv(args->kind) && !isa_has(dnnl_cpu_isa_avx512_core);
+    if (!is_conv(args->kind) && args->kind != OP_linear && !is_dx(args->kind) && !is_dw(args->kind)) return false;
+    if (is_conv(args->kind) && args->attr->conv.groups != 1) return false;
+    for (int k = 0; k < OP_IN + OP_OUT; k++) {
+        const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
+        if (!lies_flat(v)) return false;
+        better |= v->count && cpu->emulated[v->dtype];
+    }
+    const View *db = &args->linear_dx.db;
+    return better && !(is_dx(args->kind) && db->count && db->count != product_operands(args).w->shape.dim[1]);
+}
+
+/* ---- the image's part */
+
+/* Of a pass from x to y */
+static Axis forward_axis(const ConvAttr *c, int d, int64_t x, int64_t y, int64_t taps) {
+    return (Axis){.size = x, .rows = y, .taps = taps, .stride = c->stride[d], .first = -c->pad[d],
+                  .step = c->dilation[d], .tap_step = 1, .place_step = 1};
+}
+
+/* Of a pass from y to pixels p, p + stride, ... of x: tap a meets them if p + pad - a dilation is a multiple of the
+ * stride. These taps lie equally far apart. */
+static Axis backward_axis(const ConvAttr *c, int d, int64_t x, int64_t y, int64_t taps, int64_t p) {
+    const int64_t stride = c->stride[d], dilation = c->dilation[d], from = p + c->pad[d];
+    Axis a = {.size = y, .rows = p < x ? up(x - p, stride) : 0, .stride = 1, .place = p, .place_step = stride, .tap = -1};
+    for (int64_t t = 0; t < taps; t++) {
+        if ((from - t * dilation) % stride) continue;
+        if (a.taps == 0) a.tap = t, a.first = (from - t * dilation) / stride;
+        if (a.taps == 1) a.tap_step = t - a.tap, a.step = (from - t * dilation) / stride - a.first;
+        a.taps++;
+    }
+    return a;
+}
+
+/* to[r][0 .. n) = numbers [at, at + n) of the patches of rows [row, row + rows), for each row r */
+static void patches(const Walk *w, int64_t row, int64_t rows, int64_t at, int64_t n, float *to, int64_t to_step) {
+    const Axis *down = &w->axis[0], *across = &w->axis[1];
+    const View *v = w->image;
+    const int64_t c = w->channels;
+    for (int64_t k = at, len; k < at + n; k += len) {
+        const int64_t tap = k / c;
+        len = min_i64(c - k % c, at + n - k);
+        for (int64_t r = row, run; r < row + rows; r += run) {
+            const int64_t line = r / across->rows, first = r % across->rows;
+            run = min_i64(across->rows - first, row + rows - r);
+            const int64_t i = line % down->rows * down->stride + down->first + tap / across->taps * down->step;
+            const int64_t j = first * across->stride + across->first + tap % across->taps * across->step;
+            float *here = to + (r - row) * to_step + (k - at);
+            /* the rows that meet a pixel: [begin, end) of this run */
+            int64_t begin = 0, end = 0;
+            if (i >= 0 && i < down->size) {
+                begin = j < 0 ? min_i64(run, up(-j, across->stride)) : 0;
+                end = j < across->size ? max_i64(begin, min_i64(run, up(across->size - j, across->stride))) : begin;
+            }
+            for (int64_t q = 0; q < run; q += q == begin && end > begin ? end - begin : 1)
+                if (q < begin || q >= end) memset(here + q * to_step, 0, (size_t)len * sizeof *here);
+            const int64_t sample = line / down->rows, pixel = (sample * down->size + i) * across->size + j;
+            if (end > begin)
+                gemm_copy(v->dtype, v->data, (pixel + begin * across->stride) * c + k % c, across->stride * c, end - begin,
+                          len, here + begin * to_step, to_step);
+        }
+    }
+}
+
+static void patch_rows(const Gemm *g, int64_t row, int64_t rows, int64_t at, int64_t depth, float *to) {
+    patches(g->of, row, rows, at, depth, to, GEMM_STEP);
+}
+
+static void patch_columns(const Gemm *g, int64_t column, int64_t columns, int64_t at, int64_t depth, float *to) {
+    patches(g->of, at, depth, column, columns, to, GEMM_COLUMNS);
+}
+
+/* Weights from channels of dy to channels of dx, tap by tap */
+static void tap_columns(const Gemm *g, int64_t column, int64_t columns, int64_t at, int64_t depth, float *to) {
+    const Walk *w = g->of;
+    const Axis *down = &w->axis[0], *across = &w->axis[1];
+    const int64_t o = w->channels, step = w->all_taps * g->n, kw = w->w->shape.dim[3];
+    for (int64_t k = at, len; k < at + depth; k += len, to += len * GEMM_COLUMNS) {
+        const int64_t t = k / o, i = down->tap + t / across->taps * down->tap_step;
+        const int64_t j = across->tap + t % across->taps * across->tap_step;
+        len = min_i64(o - k % o, at + depth - k);
+        gemm_copy(w->w->dtype, w->w->data, k % o * step + (i * kw + j) * g->n + column, step, len, columns, to, GEMM_COLUMNS);
+    }
+}
+
+/* ---- what becomes of sums */
+
+/* The element of the result where a row begins */
+static int64_t place_of(const Gemm *g, int64_t row) {
+    const Walk *w = g->of;
+    const Axis *down = &w->axis[0], *across = &w->axis[1];
+    if (down->place_step == 1 && across->place_step == 1) return row * g->n;
+    const int64_t line = row / across->rows, sample = line / down->rows;
+    const int64_t i = down->place + line % down->rows * down->place_step;
+    return (sample * w->result + i * w->width + across->place + row % across->rows * across->place_step) * g->n;
+}
+
+static const ActAttr *act_of_op(const KArgs *a) { return is_conv(a->kind) ? &a->attr->conv.fused : &a->attr->linear.fused; }
+
+static void leave_y(const Gemm *g, int64_t row, int64_t rows, int64_t column, int64_t columns, float *sums, int64_t step) {
+    const KArgs *a = ((const Walk *)g->of)->args;
+    float scratch[BLOCK];
+    for (int64_t c = 0; c < columns; c += BLOCK) {
+        const int64_t n = min_i64(BLOCK, columns - c);
+        const float *b = a->linear.b.count ? block_load(&a->linear.b, column + c, n, scratch) : NULL;
+        for (int64_t r = 0; r < rows; r++) {
+            float *y = sums + r * step + c;
+            if (b) sum_rows(y, b, 1, n);
+            act_block(act_of_op(a), y, y, n);
+            block_store(&a->linear.y, place_of(g, row + r) + column + c, n, y);
+        }
+    }
+}
+
+static void leave_dx(const Gemm *g, int64_t row, int64_t rows, int64_t column, int64_t columns, float *sums, int64_t step) {
+    const Walk *w = g->of;
+    const KArgs *a = w->args;
+    const View *dx = &a->linear_dx.dx, *s = &a->linear_dx.s;
+    float saved[BLOCK], *parts = a->linear_dx.db.count ? w->parts + row / gemm_block_rows(g->m) * g->n + column : NULL;
+    if (parts) memset(parts, 0, (size_t)columns * sizeof *parts);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c += BLOCK) {
+            const int64_t n = min_i64(BLOCK, columns - c), at = place_of(g, row + r) + column + c;
+            float *to = sums + r * step + c;
+            if (s->count) act_dx_block(act_of_op(a), to, to, block_load(s, at, n, saved), n);
+            if (parts) sum_rows(parts + c, to, 1, n);
+            block_store(dx, at, n, to);
+        }
+}
+
+static void leave_dw(const Gemm *g, int64_t row, int64_t rows, int64_t column, int64_t columns, float *sums, int64_t step) {
+    const View *dw = &((const Walk *)g->of)->args->linear_dw.dw;
+    for (int64_t r = 0; r < rows; r++) block_store(dw, (row + r) * g->n + column, columns, sums + r * step);
+}
+
+/* ---- products */
+
+static GemmMatrix matrix_of(const View *v, int64_t stride, bool is_transposed) {
+    return (GemmMatrix){v->dtype, v->data, stride, is_transposed};
+}
+
+/* Are the sums made where the result lies? */
+static bool is_direct(const KArgs *args, const Walk *w) {
+    return args->out[0].dtype == DT_F32 && w->axis[0].place_step == 1 && w->axis[1].place_step == 1;
+}
+
+/* Pixel (i, j) of the first stride x stride ones: the class that it stands for, of dx; else there is only one. */
+static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
+    const ProductOperands p = product_operands(args);
+    const int64_t outputs = p.w->shape.dim[0], numbers = p.w->count / outputs; /* of the weights */
+    Gemm g = {.scale = 1, .of = w, .threads = ((CpuDevice *)args->device)->threads};
+    *w = (Walk){.args = args, .w = p.w, .all_taps = 1};
+    if (is_dw(args->kind)) {
+        g.m = outputs, g.n = numbers, g.k = p.y->count / outputs, g.leave = leave_dw;
+        g.a = matrix_of(p.y, outputs, true), g.b = matrix_of(p.x, numbers, false);
+    } else if (is_dx(args->kind)) {
+        g.m = p.y->count / outputs, g.n = numbers, g.k = outputs, g.leave = leave_dx;
+        g.a = matrix_of(p.y, outputs, false), g.b = matrix_of(p.w, numbers, false);
+    } else {
+        g.m = p.y->count / outputs, g.n = outputs, g.k = numbers, g.leave = leave_y;
+        g.a = matrix_of(p.x, numbers, false), g.b = matrix_of(p.w, numbers, true);
+    }
+    for (int d = 0; d < 2; d++) w->axis[d] = (Axis){.place_step = 1};
+    if (is_conv(args->kind)) {
+        const int64_t *x = p.x->shape.dim, *y = p.y->shape.dim, *taps = p.w->shape.dim, at[] = {i, j};
+        w->all_taps = taps[2] * taps[3];
+        w->result = x[2] * x[3];
+        w->width = x[3];
+        w->image = is_dx(args->kind) ? p.y : p.x;
+        w->channels = is_dx(args->kind) ? outputs : x[1];
+        for (int d = 0; d < 2; d++)
+            w->axis[d] = is_dx(args->kind) ? backward_axis(&args->attr->conv, d, x[2 + d], y[2 + d], taps[2 + d], at[d])
+                                           : forward_axis(&args->attr->conv, d, x[2 + d], y[2 + d], taps[2 + d]);
+        if (is_dw(args->kind)) g.columns = patch_columns;
+        else g.rows = patch_rows;
+        if (is_dx(args->kind)) {
+            g.m = x[0] * w->axis[0].rows * w->axis[1].rows;
+            g.n = x[1];
+            g.k = w->axis[0].taps * w->axis[1].taps * outputs;
+            g.columns = tap_columns;
+        }
+    }
+    if (is_direct(args, w)) g.c = args->out[0].data, g.c_step = g.n;
+    return g;
+}
+
+bool gemm_op_overwrites(const KArgs *args) {
+    Walk w;
+    product_of(args, 0, 0, &w);
+    return !is_direct(args, &w);
+}
+
+/* Classes of pixels of dx, down or across */
+static int64_t classes(const KArgs *args, int d) { return args->kind == OP_conv2d_dx ? args->attr->conv.stride[d] : 1; }
+
+/* ---- the op */
+
+/* Rows of parts: the sums of db of a block of rows each */
+static int64_t part_rows(const KArgs *args, const Gemm *g) {
+    return g->m && is_dx(args->kind) && args->linear_dx.db.count ? up(g->m, gemm_block_rows(g->m)) : 0;
+}
+
+/* rows: of parts, of all classes; parts: their bytes; product: those of the largest product */
+typedef struct Sizes { int64_t rows; size_t parts, product; } Sizes;
+
+static Sizes sizes_of(const KArgs *args, size_t limit) {
+    Sizes s = {0};
+    Walk w;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t i = 0; i < classes(args, 0); i++)
+            for (int64_t j = 0; j < classes(args, 1); j++) {
+                const Gemm g = product_of(args, i, j, &w);
+                if (!pass) s.rows += part_rows(args, &g);
+                else if (g.m && g.k)
+                    s.product = max_size(s.product, gemm_workspace(&g, limit > s.parts ? limit - s.parts : 0));
+                s.parts = align_up((size_t)(s.rows * g.n) * sizeof(float), CPU_ALIGNMENT);
+            }
+    return s;
+}
+
+bool gemm_op_prepare(const KArgs *args, size_t limit, size_t *bytes) {
+    if (!fits(args)) return false;
+    const Sizes s = sizes_of(args, limit);
+    *bytes = s.parts + s.product;
+    return true;
+}
+
+/* Pixels of dx that no tap meets */
+static void clear(const Gemm *g, const View *dx) {
+    static const float zeros[BLOCK];
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < g->m; r++)
+        for (int64_t c = 0; c < g->n; c += BLOCK)
+            block_store(dx, place_of(g, r) + c, min_i64(BLOCK, g->n - c), zeros);
+}
+
+/* One class, whose sums of db begin with row `part`; returns the row after them. */
+static int64_t run_class(const KArgs *args, int64_t i, int64_t j, int64_t part, void *workspace, size_t bytes) {
+    Walk w;
+    Gemm g = product_of(args, i, j, &w);
+    const int64_t rows = part_rows(args, &g);
+    w.parts = (float *)args->workspace + part * g.n;
+    g.threads = (int)min_i64(g.threads, omp_get_max_threads());
+    if (g.m && g.k) gemm_run(&g, workspace, bytes);
+    else if (g.m) clear(&g, &args->out[0]), memset(w.parts, 0, (size_t)(rows * g.n) * sizeof *w.parts);
+    return part + rows;
+}
+
+/* The rows of dy, added up */
+static int sum_bias(const KArgs *args, Err *e) {
+    KArgs sums = {.kind = OP_bias_db, .device = args->device};
+    sums.bias_db.dy = args->linear_dw.dy;
+    sums.bias_db.db = args->linear_dw.db;
+    return k_cpu_bias_db(&sums, e);
+}
+
+int gemm_op_run(const KArgs *args, Err *e) {
+    const Sizes s = sizes_of(args, args->workspace_bytes);
+    if (args->workspace_bytes < s.parts + s.product)
+        return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", s.parts + s.product,
+                       args->workspace_bytes);
+    int64_t part = 0;
+    for (int64_t i = 0; i < classes(args, 0); i++)
+        for (int64_t j = 0; j < classes(args, 1); j++)
+            part = run_class(args, i, j, part, (char *)args->workspace + s.parts, args->workspace_bytes - s.parts);
+    if (s.rows) sum_parts(&args->linear_dx.db, args->workspace, s.rows);
+    return is_dw(args->kind) && args->linear_dw.db.count ? sum_bias(args, e) : OK;
+}

@@ -1,0 +1,153 @@
+#include "gemm_tiles.h"
+
+#include "lanes.h"
+
+typedef float R __attribute__((vector_size(4 * GEMM_LANES), aligned(4), may_alias)); /* a register */
+typedef uint32_t Bits __attribute__((vector_size(4 * GEMM_LANES)));
+typedef int32_t Places __attribute__((vector_size(4 * GEMM_LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * GEMM_LANES), aligned(2), may_alias));
+
+/* ---- factors */
+
+/* Lane by lane what f16_to_f32 (dtype.h) does: a subnormal number becomes right by the product, infinity and NaN by the
+ * largest exponent. */
+INLINE R f16_lanes(Bits h) {
+    const Bits a = (h & 0x7fff) << 13, special = (Bits)((h & 0x7fff) >= 0x7c00) & 0x7f800000u;
+    return (R)((Bits)((R)a * 0x1p112f) | special | (h & 0x8000) << 16);
+}
+
+/* GEMM_LANES numbers from element `at` on */
+INLINE R take(DType t, const void *from, int64_t at) {
+    if (t == DT_F32) return *(const R *)((const float *)from + at);
+    const Bits h = __builtin_convertvector(*(const Halves *)((const uint16_t *)from + at), Bits);
+    return t == DT_BF16 ? (R)(h << 16) : f16_lanes(h);
+}
+
+INLINE void copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t to_step) {
+    const int64_t whole = n / GEMM_LANES * GEMM_LANES;
+    for (int64_t r = 0; r < rows; r++, at += step, to += to_step) {
+        for (int64_t i = 0; i < whole; i += GEMM_LANES) *(R *)(to + i) = take(t, from, at + i);
+        for (int64_t i = whole; i < n; i++) to[i] = dtype_load(t, from, (size_t)(at + i));
+    }
+}
+
+FUSED void gemm_copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to,
+                     int64_t to_step) {
+    switch (t) {
+    case DT_F32: copy(DT_F32, from, at, step, rows, n, to, to_step); break;
+    case DT_BF16: copy(DT_BF16, from, at, step, rows, n, to, to_step); break;
+    default: assert(t == DT_F16), copy(DT_F16, from, at, step, rows, n, to, to_step);
+    }
+}
+
+/* The lanes of two registers, one after the other, that make a new one: rows that are s apart exchange the blocks of s
+ * lanes off their diagonal. */
+INLINE Places places(int s, bool second) {
+    Places p;
+    for (int l = 0; l < GEMM_LANES; l++)
+        p[l] = second ? (l & s ? GEMM_LANES + l : l + s) : (l & s ? GEMM_LANES + l - s : l);
+    return p;
+}
+
+/* Transposes v[GEMM_LANES]. */
+INLINE void turn_square(R *v) {
+#pragma GCC unroll 4
+    for (int s = GEMM_LANES / 2; s; s /= 2)
+#pragma GCC unroll 16
+        for (int i = 0; i < GEMM_LANES; i++)
+            if (!(i & s)) {
+                const R x = v[i], y = v[i + s];
+                v[i] = __builtin_shuffle(x, y, places(s, false));
+                v[i + s] = __builtin_shuffle(x, y, places(s, true));
+            }
+}
+
+INLINE int64_t up_to_lanes(int64_t n) { return (n + GEMM_LANES - 1) / GEMM_LANES * GEMM_LANES; }
+
+INLINE void turn(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, int64_t there, float *to,
+                 int64_t to_step) {
+    const int64_t whole = min_i64(up_to_lanes(n), there / GEMM_LANES * GEMM_LANES);
+    for (int64_t i = 0; i < rows; i += GEMM_LANES)
+        for (int64_t j = 0; j < whole; j += GEMM_LANES) {
+            R v[GEMM_LANES];
+#pragma GCC unroll 16
+            for (int r = 0; r < GEMM_LANES; r++) {
+                v[r] = (R){0};
+                if (i + r < rows) v[r] = take(t, from, at + (i + r) * step + j);
+            }
+            turn_square(v);
+#pragma GCC unroll 16
+            for (int c = 0; c < GEMM_LANES; c++)
+                if (j + c < n) *(R *)(to + (j + c) * to_step + i) = v[c];
+        }
+    for (int64_t j = whole; j < n; j++)
+        for (int64_t i = 0; i < rows; i++) to[j * to_step + i] = dtype_load(t, from, (size_t)(at + i * step + j));
+}
+
+FUSED void gemm_turn(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, int64_t there, float *to,
+                     int64_t to_step) {
+    assert(n <= there);
+    switch (t) {
+    case DT_F32: turn(DT_F32, from, at, step, rows, n, there, to, to_step); break;
+    case DT_BF16: turn(DT_BF16, from, at, step, rows, n, there, to, to_step); break;
+    default: assert(t == DT_F16), turn(DT_F16, from, at, step, rows, n, there, to, to_step);
+    }
+}
+
+/* ---- products: two registers of sums for each row */
+
+__attribute__((noinline)) static void leave_part(const GemmTile *t, int64_t row, const float *sums) {
+    float *to = t->c + row * t->c_step;
+    for (int64_t k = 0; k < t->columns; k++) to[k] = t->add ? to[k] + sums[k] : sums[k];
+}
+
+INLINE void leave(const GemmTile *t, int64_t row, R s0, R s1) {
+    float *to = t->c + row * t->c_step, sums[GEMM_COLUMNS];
+    if (t->columns == GEMM_COLUMNS) {
+        if (t->add) s0 += *(const R *)to, s1 += *(const R *)(to + GEMM_LANES);
+        *(R *)to = s0;
+        *(R *)(to + GEMM_LANES) = s1;
+        return;
+    }
+    *(R *)sums = s0;
+    *(R *)(sums + GEMM_LANES) = s1;
+    leave_part(t, row, sums);
+}
+
+/* rows, registers: constants. The loop over the depth is not unrolled: gcc would then copy registers. */
+INLINE void tile(const GemmTile *t, int rows, int registers) {
+    R s0[GEMM_ROWS] = {{0}}, s1[GEMM_ROWS] = {{0}};
+    const float *a = t->a, *b = t->b;
+#pragma GCC unroll 1
+    for (int64_t k = 0; k < t->depth; k++, a++, b += GEMM_COLUMNS) {
+        const R b0 = *(const R *)b, b1 = *(const R *)(b + GEMM_LANES);
+#pragma GCC unroll 14
+        for (int i = 0; i < rows; i++) {
+            s0[i] += a[i * GEMM_STEP] * b0;
+            if (registers == 2) s1[i] += a[i * GEMM_STEP] * b1;
+        }
+    }
+#pragma GCC unroll 14
+    for (int i = 0; i < rows; i++)
+        if (i < t->rows) leave(t, i, t->scale * s0[i], t->scale * s1[i]);
+}
+
+INLINE void tile_of(const GemmTile *t, int rows) {
+    if (t->columns > GEMM_LANES) tile(t, rows, 2);
+    else tile(t, rows, 1);
+}
+
+FUSED void gemm_tile(const GemmTile *t) {
+    assert(0 < t->rows && t->rows <= GEMM_ROWS && 0 < t->columns && t->columns <= GEMM_COLUMNS);
+    switch ((t->rows + 1) / 2) {
+    case 1: tile_of(t, 2); break;
+    case 2: tile_of(t, 4); break;
+    case 3: tile_of(t, 6); break;
+#ifdef __AVX512F__
+    case 4: tile_of(t, 8); break;
+    case 5: tile_of(t, 10); break;
+    case 6: tile_of(t, 12); break;
+    default: tile_of(t, 14); break;
+#endif
+    }
+}

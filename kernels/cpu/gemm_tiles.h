@@ -1,0 +1,41 @@
+/* gemm_tiles.h: the pieces of matrix products (gemm.h) that stay in registers and in the first cache. */
+#ifndef MT_CPU_GEMM_TILES_H
+#define MT_CPU_GEMM_TILES_H
+
+#include "program/operands.h"
+
+/* GEMM_LANES: numbers in a register. GEMM_ROWS: of a tile, at most, so that its sums and a place of the factors fit into
+ * the registers. */
+#if defined __AVX512F__
+enum { GEMM_LANES = 16, GEMM_ROWS = 14 };
+#elif defined __AVX__
+enum { GEMM_LANES = 8, GEMM_ROWS = 6 };
+#else
+enum { GEMM_LANES = 4, GEMM_ROWS = 6 };
+#endif
+/* GEMM_COLUMNS: of a tile. GEMM_DEPTH: terms of a part of a sum: what a tile reads fits into the first cache. */
+enum { GEMM_COLUMNS = 2 * GEMM_LANES, GEMM_DEPTH = 256 };
+/* From a row of a to the next one: a cache line more than it has, since all rows might otherwise share sets of the cache */
+enum { GEMM_STEP = GEMM_DEPTH + 16 };
+
+/* `rows` rows of n numbers of type t, from element `at` on and `step` elements apart, as fp32, rows to_step apart. */
+void gemm_copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t to_step);
+/* The same, transposed: to (n, rows). A row has `there` numbers that may be read, at least n. Up to the next multiple of
+ * GEMM_LANES after `rows`, anything may be written: there must be room. */
+void gemm_turn(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, int64_t there, float *to,
+               int64_t to_step);
+
+/* c (rows, columns) = scale a b; add: += . a (rows, GEMM_STEP), b (GEMM_DEPTH, GEMM_COLUMNS), of which the first
+ * `depth` numbers of each sum count; rows up to GEMM_ROWS, columns up to GEMM_COLUMNS; rows of c are c_step apart. In a,
+ * a row more than an odd number of them may be read. */
+typedef struct GemmTile {
+    const float *a, *b;
+    int64_t depth, rows, columns;
+    float *c;
+    int64_t c_step;
+    float scale;
+    bool add;
+} GemmTile;
+void gemm_tile(const GemmTile *t);
+
+#endif

@@ -1,0 +1,161 @@
+/* products.c: matrix products of kernels/cpu/gemm.h beside oneDNN's sgemm, and a library's cblas_sgemm if its path is
+ * given, on shapes of transformers and recurrent layers. Prints GFLOP/s of each, the best of several runs, which take
+ * turns. Every result is compared with sums in float64. make bench-products */
+#include <dlfcn.h>
+#include <math.h>
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "gemm.h"
+
+enum { ROUNDS = 7, WAYS = 5, PLACES = 200 };
+static const double ROUND_SECONDS = 0.02, PACE = 1e11; /* of a way in a round, at so many operations per second */
+static const char *const names[WAYS] = {"onednn", "blas", "gemm_fp32", "gemm_bf16", "gemm_packed"};
+
+typedef void Sgemm(int order, int a_turned, int b_turned, int m, int n, int k, float alpha, const float *a, int a_step,
+                   const float *b, int b_step, float beta, float *c, int c_step);
+enum { BLAS_BY_ROWS = 101, BLAS_PLAIN = 111, BLAS_TURNED = 112 };
+
+typedef struct Case { int64_t m, n, k; } Case;
+static const Case cases[] = {{8, 1024, 256}, {32, 1024, 256}, {32, 256, 1024}, {128, 1024, 256}, {1024, 128, 128},
+                             {1024, 512, 128}, {1024, 128, 512}, {1024, 384, 384}, {1024, 1024, 384}, {1024, 384, 1024},
+                             {384, 1024, 1024}, {2048, 1024, 256}, {128, 512, 4096}, {2048, 2048, 2048}};
+/* lies: how a and b lie, in BLAS's letters */
+typedef struct Lies { const char *name; bool a, b; } Lies;
+static const Lies lies[] = {{"nn", false, false}, {"nt", false, true}, {"tn", true, false}};
+
+typedef struct Bench {
+    Case shape;
+    Lies lies;
+    float *a, *b, *c, *packed, *workspace;
+    uint16_t *narrow_a, *narrow_b, *narrow_c;
+    Gemm way[WAYS];             /* the last three */
+    size_t bytes[WAYS];
+    Sgemm *blas;
+} Bench;
+
+static void *must(size_t bytes) {
+    void *p = aligned_alloc(64, align_up(bytes, 64));
+    if (p) return p;
+    fputs("no memory\n", stderr);
+    exit(1);
+}
+
+static void fill(float *wide, uint16_t *narrow, int64_t n) {
+    static uint32_t state = 1;
+    for (int64_t i = 0; i < n; i++) {
+        state = state * 1664525u + 1013904223u;
+        narrow[i] = bf16_from_f32((float)(state >> 8) / 8388608.0f - 1.0f);
+        wide[i] = bf16_to_f32(narrow[i]);
+    }
+}
+
+static void round_sums(const Gemm *g, int64_t row, int64_t rows, int64_t column, int64_t columns, float *sums, int64_t step) {
+    uint16_t *c = (uint16_t *)(uintptr_t)g->of;
+    for (int64_t r = 0; r < rows; r++) {
+#pragma omp simd
+        for (int64_t i = 0; i < columns; i++) c[(row + r) * g->n + column + i] = bf16_from_f32(sums[r * step + i]);
+    }
+}
+
+static void open_bench(Bench *b, Case s, Lies l, int threads, Sgemm *blas) {
+    const int64_t a_step = l.a ? s.m : s.k, b_step = l.b ? s.k : s.n, of_a = s.m * s.k, of_b = s.k * s.n, of_c = s.m * s.n;
+    *b = (Bench){.shape = s, .lies = l, .blas = blas, .a = must((size_t)of_a * 4), .b = must((size_t)of_b * 4),
+                 .c = must((size_t)of_c * 4), .narrow_a = must((size_t)of_a * 2), .narrow_b = must((size_t)of_b * 2),
+                 .narrow_c = must((size_t)of_c * 2), .packed = must((size_t)gemm_packed(s.n, s.k) * 4)};
+    fill(b->a, b->narrow_a, of_a);
+    fill(b->b, b->narrow_b, of_b);
+    Gemm g = {.m = s.m, .n = s.n, .k = s.k, .a = {DT_F32, b->a, a_step, l.a}, .b = {DT_F32, b->b, b_step, l.b}, .scale = 1,
+              .c = b->c, .c_step = s.n, .threads = threads};
+    gemm_pack(&g, b->packed);
+    b->way[2] = b->way[3] = b->way[4] = g;
+    b->way[3].a.type = b->way[3].b.type = DT_BF16;
+    b->way[3].a.at = b->narrow_a, b->way[3].b.at = b->narrow_b;
+    b->way[3].c = NULL, b->way[3].leave = round_sums, b->way[3].of = b->narrow_c;
+    b->way[4].packed = b->packed;
+    size_t most = 0;
+    for (int w = 2; w < WAYS; w++) most = max_size(most, b->bytes[w] = gemm_workspace(&b->way[w], SIZE_MAX));
+    b->workspace = must(most);
+}
+
+static void close_bench(Bench *b) {
+    void *const all[] = {b->a, b->b, b->c, b->packed, b->workspace, b->narrow_a, b->narrow_b, b->narrow_c};
+    for (size_t k = 0; k < ARRAY_LEN(all); k++) free(all[k]);
+}
+
+static void run(Bench *b, int way) {
+    const Gemm *g = &b->way[2];
+    const int m = (int)g->m, n = (int)g->n, k = (int)g->k, as = (int)g->a.stride, bs = (int)g->b.stride;
+    const bool ta = b->lies.a, tb = b->lies.b;
+    if (way == 0) dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, 1, b->a, as, b->b, bs, 0, b->c, n);
+    else if (way == 1)
+        b->blas(BLAS_BY_ROWS, ta ? BLAS_TURNED : BLAS_PLAIN, tb ? BLAS_TURNED : BLAS_PLAIN, m, n, k, 1, b->a, as, b->b, bs, 0,
+                b->c, n);
+    else gemm_run(&b->way[way], b->workspace, b->bytes[way]);
+}
+
+/* Sums of k products of numbers up to 1 are right to some 2^-24 sqrt(k) sqrt(k), and to 2^-9 of them in bf16. */
+static bool is_right(const Bench *b, int way) {
+    const Case s = b->shape;
+    for (int64_t i = 0; i < PLACES; i++) {
+        const int64_t at = i * (s.m * s.n - 1) / (PLACES - 1), row = at / s.n, column = at % s.n;
+        double sum = 0;
+        for (int64_t k = 0; k < s.k; k++) {
+            const float x = b->a[b->lies.a ? k * s.m + row : row * s.k + k];
+            sum += (double)x * b->b[b->lies.b ? column * s.k + k : k * s.n + column];
+        }
+        const double found = way == 3 ? bf16_to_f32(b->narrow_c[at]) : b->c[at];
+        if (fabs(found - sum) > 0x1p-24 * (double)(s.k + 8) + (way == 3 ? 0x1p-8 : 0) * fabs(sum)) return false;
+    }
+    return true;
+}
+
+static bool measure(Bench *b) {
+    const Case s = b->shape;
+    const double work = 2.0 * (double)s.m * (double)s.n * (double)s.k;
+    double best[WAYS];
+    bool right = true;
+    for (int w = 0; w < WAYS; w++) best[w] = INFINITY;
+    for (int round = 0; round < ROUNDS; round++)
+        for (int w = 0; w < WAYS; w++)
+            for (double k = 0; k < 1 + ROUND_SECONDS * PACE / work && (w != 1 || b->blas); k++) {
+                const double begin = omp_get_wtime();
+                run(b, w);
+                best[w] = fmin(best[w], omp_get_wtime() - begin);
+            }
+    printf("%lld,%lld,%lld,%s", (long long)s.m, (long long)s.n, (long long)s.k, b->lies.name);
+    for (int w = 0; w < WAYS; w++) {
+        if (w == 1 && !b->blas) {
+            printf(",");
+            continue;
+        }
+        run(b, w);
+        right &= is_right(b, w);
+        printf(",%.0f", work / best[w] / 1e9);
+    }
+    puts(right ? "" : ",WRONG");
+    fflush(stdout);
+    return right;
+}
+
+int main(int argc, char **argv) {
+    void *library = argc > 1 ? dlopen(argv[1], RTLD_NOW) : NULL;
+    Sgemm *blas = NULL;
+    bool right = true;
+    if (library) *(void **)&blas = dlsym(library, "cblas_sgemm");
+    if (argc > 1 && !blas) return fprintf(stderr, "%s: no cblas_sgemm: %s\n", argv[1], dlerror()), 1;
+    printf("rows,columns,depth,lie");
+    for (int w = 0; w < WAYS; w++) printf(",%s", names[w]);
+    puts("");
+    for (size_t k = 0; k < ARRAY_LEN(cases); k++)
+        for (size_t l = 0; l < ARRAY_LEN(lies); l++) {
+            Bench b;
+            open_bench(&b, cases[k], lies[l], omp_get_max_threads(), blas);
+            right &= measure(&b);
+            close_bench(&b);
+        }
+    return !right;
+}
