@@ -17,7 +17,6 @@ typedef struct Locals {
     struct Locals *outer; /* the one whose place this one has taken, or NULL */
     lua_Hook before;      /* the hook that a script had set, and how; it goes on */
     int mask, count;
-    bool hooks;           /* it has set the hook: no other one did */
     int depth;            /* of the running function: 1 for the one that began to watch */
 } Locals;
 
@@ -45,12 +44,9 @@ static bool is_own(const char *source) {
     return !strncmp(source, "@memtide/", 9);
 }
 
-/* Do the variables of that function count? */
-static bool counts(const lua_Debug *d) { return *d->what != 'C' && !is_own(d->source); }
-
-/* The same of the function at that level; fills d. False where no function runs there. */
-static bool level_counts(lua_State *L, int level, lua_Debug *d) {
-    return lua_getstack(L, level, d) && lua_getinfo(L, "S", d) && counts(d);
+/* Do the variables of the function at that level count? Fills d. False where no function runs there. */
+static bool counts(lua_State *L, int level, lua_Debug *d) {
+    return lua_getstack(L, level, d) && lua_getinfo(L, "S", d) && *d->what != 'C' && !is_own(d->source);
 }
 
 /* Replaces the value on top of the stack by nil where it is neither a value of `metatable` nor a plain table. */
@@ -69,7 +65,7 @@ static void filter(lua_State *L, int metatable) {
 static void see(lua_State *L, Locals *w, int level, int depth) {
     lua_Debug d;
     const int top = lua_gettop(L);
-    if (!level_counts(L, level, &d)) return;
+    if (!counts(L, level, &d)) return;
     lua_rawgetp(L, LUA_REGISTRYINDEX, w);
     lua_rawgeti(L, -1, 0);
     if (lua_rawgeti(L, top + 1, depth) == LUA_TNIL) {
@@ -113,7 +109,7 @@ static void on_event(lua_State *L, lua_Debug *ar);
 static void watch_lines(lua_State *L, const Locals *w, int level) {
     lua_Debug d;
     const int calls = LUA_MASKCALL | LUA_MASKRET;
-    const int mask = (w->before ? w->mask : 0) & LUA_MASKLINE || level_counts(L, level, &d) ? calls | LUA_MASKLINE : calls;
+    const int mask = (w->before ? w->mask : 0) & LUA_MASKLINE || counts(L, level, &d) ? calls | LUA_MASKLINE : calls;
     if (mask != lua_gethookmask(L) && lua_gethook(L) == on_event) lua_sethook(L, on_event, mask, 0);
 }
 
@@ -138,27 +134,23 @@ static void on_event(lua_State *L, lua_Debug *ar) {
 static void release_locals(void *content) {
     Locals *w = content;
     /* An interrupt may have set a hook of its own: that one stays. */
-    if (w->hooks && lua_gethook(w->L) == on_event) lua_sethook(w->L, w->before, w->mask, w->count);
+    if (!w->outer && lua_gethook(w->L) == on_event) lua_sethook(w->L, w->before, w->mask, w->count);
     lua_pushnil(w->L);
     lua_rawsetp(w->L, LUA_REGISTRYINDEX, w);
     watch(w->L, w->outer);
     mem_free(w);
 }
 
-/* locals(metatable, f) -> Locals, which watch until they are closed: tables with that metatable are values. f: the function that
- * is to run; one of memtide's own calls no function whose variables count, so nothing is watched. */
+/* locals(metatable) -> Locals, which watch until they are closed: tables with that metatable are values */
 static int locals(lua_State *L) {
-    lua_Debug d;
     luaL_checktype(L, 1, LUA_TTABLE);
-    luaL_checktype(L, 2, LUA_TFUNCTION);
     Box *box = bind_new(L, BOX_LOCALS, release_locals);
     Locals *w = mem_new(sizeof *w);
     if (!w) return luaL_error(L, "out of memory");
     w->outer = watching(L);
     w->L = L;
-    const Locals *hooked = lua_gethook(L) == on_event ? w->outer : NULL;
-    w->before = hooked ? hooked->before : lua_gethook(L);
-    w->mask = hooked ? hooked->mask : lua_gethookmask(L);
+    w->before = w->outer ? w->outer->before : lua_gethook(L);
+    w->mask = w->outer ? w->outer->mask : lua_gethookmask(L);
     w->count = lua_gethookcount(L);
     w->depth = 2; /* this function's */
     lua_newtable(L);
@@ -167,10 +159,7 @@ static int locals(lua_State *L) {
     lua_rawsetp(L, LUA_REGISTRYINDEX, w);
     watch(L, w);
     box->content = w;
-    lua_pushvalue(L, 2);
-    lua_getinfo(L, ">S", &d);
-    w->hooks = !hooked && counts(&d);
-    if (hooked || counts(&d)) lua_sethook(L, on_event, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE, 0);
+    lua_sethook(L, on_event, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE, 0);
     return 1;
 }
 

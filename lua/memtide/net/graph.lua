@@ -200,7 +200,7 @@ end
 
 local function run(trace, self, forward)
   local info = debug.getinfo(forward, "u")
-  local locals <close> = core.locals(Value, forward)
+  local locals <close> = core.locals(Value)
   trace.locals = locals
   local inputs = trace.inputs
   for k = 1, math.max(1, info.nparams - 1) do inputs[k] = setmetatable({trace = trace, index = -k}, Value) end

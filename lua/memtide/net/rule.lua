@@ -260,7 +260,7 @@ local function trace_of(options)
   local t = scalar_of(trace, nil, "step")
   local o = options_of(trace, options)
   local param, grad = p.storage, g.storage
-  local locals <close> = core.locals(Value, options.update)
+  local locals <close> = core.locals(Value)
   trace.locals = locals
   trace.depth = 2
   local result = options.update(p, g, s, t, o)
