@@ -30,6 +30,7 @@ strip --strip-debug "$root/usr/lib/libmemtide.a"
 # cuDNN is looked for where the user has it: no package of Debian has it.
 mkdir -p "$BUILD/shlibs/debian" && : >"$BUILD/shlibs/debian/control"
 depends=$(cd "$BUILD/shlibs" && dpkg-shlibdeps -O "$root/usr/bin/memtide" 2>/dev/null | sed 's/^shlibs:Depends=//')
+[ -n "$depends" ] || { echo "make deb: dpkg-shlibdeps does not say what the program depends on (apt-get install dpkg-dev)" >&2; exit 1; }
 mkdir -p "$root/DEBIAN"
 cat >"$root/DEBIAN/control" <<CONTROL
 Package: memtide

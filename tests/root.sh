@@ -5,7 +5,7 @@
 #   inside "COMMAND"       # runs it there, as root in /root
 #
 # It lies in a folder under /tmp. Nothing of this machine is mounted into it: it has the device nodes that debootstrap makes,
-# and a /proc of its own in a mount namespace that ends with the command. So it can be removed, at the end of the script.
+# and /proc and terminals of its own in a mount namespace that ends with the command. So it can be removed, at the end of the script.
 what=$(basename "$0" .sh)
 [ "$(id -u)" = 0 ] || { echo "$what: needs root"; exit 77; }
 command -v debootstrap >/dev/null || { echo "$what: needs debootstrap (apt-get install debootstrap)"; exit 77; }
@@ -30,5 +30,5 @@ make_root() {
 
 inside() {
     unshare --mount --pid --fork --propagation private sh -c '
-        mount -t proc proc "$0/proc" && exec chroot "$0" sh -ec "cd /root && export HOME=/root LC_ALL=C.UTF-8 && $1"' "$root" "$1"
+        mount -t proc proc "$0/proc" && mkdir -p "$0/dev/pts" && mount -t devpts -o ptmxmode=0666 devpts "$0/dev/pts" && exec chroot "$0" sh -ec "cd /root && export HOME=/root LC_ALL=C.UTF-8 && $1"' "$root" "$1"
 }

@@ -46,7 +46,7 @@ memtide predict same.lua --json -q
 bytes=$(echo "$out" | sed 's/.*"predicted_peak_bytes":\([0-9]*\).*/\1/')
 is "$(./example)" "101770 parameters, peak $bytes bytes" "and predicts what the script does"
 
-if command -v dpkg-deb >/dev/null; then
+if command -v dpkg-deb >/dev/null && command -v dpkg-shlibdeps >/dev/null; then
     target deb
     is $? 0 "the Debian package is built"
     package=$(tail -1 make.txt)
@@ -54,7 +54,7 @@ if command -v dpkg-deb >/dev/null; then
     package=$(ls "$BUILD"/memtide_*.deb)
     has "$(dpkg-deb --contents "$package")" "./usr/bin/memtide" "it has the program"
     has "$(dpkg-deb --contents "$package")" "./usr/share/doc/memtide/copyright" "and its licence"
-else skip "the Debian package" "there is no dpkg-deb"; fi
+else skip "the Debian package" "there is no dpkg-deb or no dpkg-shlibdeps"; fi
 
 if command -v python3 >/dev/null && command -v patchelf >/dev/null; then
     target wheel

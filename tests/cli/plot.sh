@@ -109,14 +109,14 @@ LC_ALL=C memtide tide "$SCRIPT" --quiet
 is "$(LC_ALL=C grep -c '[^ -~]' out.txt)" 0 "in ASCII without UTF-8"
 TERM=dumb memtide tide "$SCRIPT" --quiet
 is "$(LC_ALL=C grep -c '[^ -~]' out.txt)" 0 "... and on a dumb terminal"
-if command -v script >/dev/null; then
+if script -qec true /dev/null >/dev/null 2>&1 </dev/null; then # it is there, and there are terminals
     escape=$(printf '\033')
     script -qec "'$MEMTIDE' tide '$SCRIPT' --quiet" /dev/null >colour.txt </dev/null
     has "$(cat colour.txt)" "$escape[38;5;" "colours on a terminal"
     NO_COLOR=1 script -qec "'$MEMTIDE' tide '$SCRIPT' --quiet" /dev/null >plain.txt </dev/null
     is "$(grep -c "$escape" plain.txt)" 0 "but not with NO_COLOR"
 else
-    skip "colours on a terminal" "no script(1)"
+    skip "colours on a terminal" "no script(1), or no terminals"
 fi
 
 # ---- the report
