@@ -19,7 +19,7 @@ has "$(cat summary.txt)" "nonsense   FAIL" "in the summary, too"
 has "$(tar -tzf results.tgz)" "./summary.txt" "and all results are in one file"
 OUT='' DEVICE=cpu PARTS=plugin gpu
 is $? 0 "none that fails"
-if [ -x "$ROOT/${BUILD:-build}/tests/cuda/t_linear" ]; then
+if [ -x "$ROOT/${BUILD:-build}/tests/cuda/t_linear" ] && [ -e "$ROOT/${BUILD:-build}/memtide_cuda.so" ]; then
     gpu --pack "$WORK/carry"
     is $? 0 "what it runs in one folder"
     BUILD=$WORK/carry DEVICE=cpu PARTS=devices gpu
