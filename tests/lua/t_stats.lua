@@ -122,8 +122,8 @@ tap.is(table.concat(said, " "), "p1 b1 p2 b2 r1 p3 b3 r2 p4 b4 r3 r4", "one is u
 tap.is(table.concat(run.losses, " "), "0.1 0.2 0.3 0.4", "each step has its own loss")
 tap.is(run.skipped, 1, "and is counted if it was skipped")
 tap.ok(run.more() and run.samples[1].flag == "warmup" and run.samples[4].flag ~= "warmup" and #run.samples == 4, "no more were made")
-local seconds, graphs = measure.seconds(run.samples)
-tap.is(("%d %d %s"):format(#seconds, #graphs, graphs[1]), "3 2 0.5", "times of steps, and of their graphs, where they have one")
+local of_steps, of_graphs = measure.seconds(run.samples)
+tap.is(("%d %d %s"):format(#of_steps, #of_graphs, of_graphs[1]), "3 2 0.5", "times of steps, and of their graphs, where they have one")
 tap.is(run.samples[2].seconds, 1, "what the host does meanwhile is part of a GPU's step, or beside it")
 local alone = visit(nil, function() return 1 end, nil, true).samples
 tap.ok(alone[2].seconds < 1 and alone[2].seconds > 0.5, "its look at the machine is no part of the CPU's")

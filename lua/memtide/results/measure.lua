@@ -60,8 +60,8 @@ function Walk:advance()
   local before, i, from = self.open, self.begun + 1, core.clock()
   if before then self.seen:take(before) end
   self.looked = self.steps.waits and core.clock() - from or 0
-  local good, reason, code = self.steps.begin(i)
-  if not good then return nil, reason, code end
+  local begun, reason, code = self.steps.begin(i)
+  if not begun then return nil, reason, code end
   self.begun = i
   local sample, loss, skipped = true, nil, nil
   if before then
