@@ -1,5 +1,5 @@
 -- Plans at their lower bound: every model, mode and technique with every other, and programs of 8,000 tensors. Each plan above it
--- is listed with the bytes between. PLANS=full: more batches and precisions (20 seconds; one plan of ResNet-18 is above).
+-- is listed with the bytes between. PLANS=full: more batches and precisions (15 seconds).
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
 local mt = require "memtide"
