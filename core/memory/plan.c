@@ -12,13 +12,11 @@ enum { MOST_JOINED = 32 };
 /* Steps of plan_search: for what lives near the peak (a few milliseconds), and for all that cannot wait */
 enum { STEPS_NEAR_PEAK = 2000000, STEPS_OF_ALL = 100000000 };
 
-/* At the time when a piece begins to live, the pieces that began before it, itself among them, have `live` bytes. */
-typedef struct Begin { int time; size_t live; } Begin;
-
 typedef struct Planner {
     PlanItem *items;
     const Piece *piece;   /* [n] */
-    const Begin *begin;   /* [n] of all pieces, by time */
+    int *begin;           /* [n] the times at which pieces begin to live, sorted */
+    size_t *live;         /* [n] the bytes that are alive then, of the pieces up to that one */
     int *order;           /* [n] indices of pieces, in the order in which they are placed */
     Placed placed;
     int n;
@@ -158,22 +156,6 @@ typedef struct Need {
     Sum *by_first, *by_last;  /* over the pieces that do not wait, in the order of first and of last times */
 } Need;
 
-static int compare_ints(const void *left, const void *right) {
-    int a = *(const int *)left, b = *(const int *)right;
-    return (a > b) - (a < b);
-}
-
-/* How many of the sorted times are below `time`. */
-static int count_below(const int *sorted, int n, int time) {
-    int low = 0, high = n;
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        if (sorted[middle] < time) low = middle + 1;
-        else high = middle;
-    }
-    return low;
-}
-
 /* The piece begins to wait, or to be needed. */
 static void change_need(const Planner *p, const Need *need, int i, bool waits) {
     size_t bytes = waits ? 0 - p->piece[i].size : p->piece[i].size, count = waits ? (size_t)-1 : 1;
@@ -191,9 +173,9 @@ static void find_need(const Planner *p, const Need *need) {
     qsort(need->last, (size_t)p->n, sizeof *need->last, compare_ints);
     for (int i = 0; i < p->n; i++) {
         const Piece *piece = &p->piece[i];
-        need->wait[i] = (Wait){count_below(need->first, p->n, piece->first), count_below(need->last, p->n, piece->last),
-                               count_below(need->last, p->n, piece->first),
-                               count_below(need->first, p->n, piece->last + 1), false};
+        need->wait[i] = (Wait){count_before(need->first, p->n, piece->first), count_before(need->last, p->n, piece->last),
+                               count_before(need->last, p->n, piece->first),
+                               count_before(need->first, p->n, piece->last + 1), false};
         change_need(p, need, i, false);
     }
 }
@@ -280,24 +262,14 @@ static void search_all(Planner *p, Ranked *ranked) {
 
 /* ---- near the peak */
 
-/* How many pieces begin to live before that time. */
-static int count_begun(const Planner *p, int time) {
-    int low = 0, high = p->n;
-    while (low < high) {
-        const int middle = low + (high - low) / 2;
-        if (p->begin[middle].time < time) low = middle + 1;
-        else high = middle;
-    }
-    return low;
-}
-
 /* The first places of the order get the pieces that live at a time at which more than `most` bytes do, the others follow; both
  * with the largest first. above: [n + 1] for its use. Returns how many those are. */
 static int order_by_crowd(Planner *p, Ranked *ranked, size_t most, int *above) {
     int front = 0, back = p->n;
-    for (int i = 0; i < p->n; i++) above[i + 1] = above[i] + (p->begin[i].live > most);
+    for (int i = 0; i < p->n; i++) above[i + 1] = above[i] + (p->live[i] > most);
     for (int i = 0; i < p->n; i++) {
-        const bool crowded = above[count_begun(p, p->piece[i].last + 1)] > above[count_begun(p, p->piece[i].first)];
+        const Piece *piece = &p->piece[i];
+        const bool crowded = above[count_before(p->begin, p->n, piece->last + 1)] > above[count_before(p->begin, p->n, piece->first)];
         p->order[crowded ? front++ : --back] = i;
     }
     sort_part(p, ranked, 0, front, by_size);
@@ -344,19 +316,22 @@ static int compare_last(const void *left, const void *right) {
     return (a->last > b->last) - (a->last < b->last);
 }
 
-/* Fills in the lower bound, and `begins`. The most bytes are alive at a time when a piece's life begins. begin, end:
+/* Fills in the lower bound, and begin and live. The most bytes are alive at a time when a piece's life begins. begin, end:
  * scratch, [n] each. */
-static void find_bound(const Piece *piece, int n, Piece *begin, Piece *end, Plan *plan, Begin *begins) {
-    size_t live = 0, bytes = (size_t)n * sizeof *piece;
+static void find_bound(Planner *p, Piece *begin, Piece *end) {
+    Plan *plan = &p->plan;
+    const int n = p->n;
+    size_t live = 0, bytes = (size_t)n * sizeof *begin;
     if (n == 0) return;
-    memcpy(begin, piece, bytes);
-    memcpy(end, piece, bytes);
-    qsort(begin, (size_t)n, sizeof *piece, compare_first);
-    qsort(end, (size_t)n, sizeof *piece, compare_last);
+    memcpy(begin, p->piece, bytes);
+    memcpy(end, p->piece, bytes);
+    qsort(begin, (size_t)n, sizeof *begin, compare_first);
+    qsort(end, (size_t)n, sizeof *end, compare_last);
     for (int i = 0, ended = 0; i < n; i++) {
         for (; end[ended].last < begin[i].first; ended++) live -= end[ended].size;
         live += begin[i].size;
-        begins[i] = (Begin){begin[i].first, live};
+        p->begin[i] = begin[i].first;
+        p->live[i] = live;
         if (live <= plan->lower_bound) continue;
         plan->lower_bound = live;
         plan->peak_time = begin[i].first;
@@ -381,7 +356,8 @@ static int build(Planner *p, int n, Scratch *s, Err *e) {
     size_t count = (size_t)n, sum = 0;
     Piece *piece = scratch_new(s, count, sizeof *piece), *times = scratch_new(s, 2 * count, sizeof *times);
     Ranked *ranked = scratch_new(s, count, sizeof *ranked);
-    Begin *begins = scratch_new(s, count, sizeof *begins);
+    p->begin = scratch_new(s, count, sizeof *p->begin);
+    p->live = scratch_new(s, count, sizeof *p->live);
     p->order = scratch_new(s, count, sizeof *p->order);
     if (s->failed) return OK;
     p->n = collect(p->items, n, piece, &sum);
@@ -390,8 +366,7 @@ static int build(Planner *p, int n, Scratch *s, Err *e) {
     if (!placed_open(&p->placed, piece, p->n, s)) return OK;
     p->piece = piece;
     p->plan.height = p->n ? sum + 1 : 0; /* one more than without any sharing: the first order is always lower */
-    find_bound(piece, p->n, times, times + p->n, &p->plan, begins);
-    p->begin = begins;
+    find_bound(p, times, times + p->n);
     find_plan(p, ranked);
     if (!s->failed) plan_lift_scratch(p->items, piece, p->n, p->plan.height, s);
     return OK;

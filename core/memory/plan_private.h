@@ -1,4 +1,4 @@
-/* plan_private.h: what plan.c (orders, bound), plan_place.c (one placement) and plan_scratch.c share. */
+/* plan_private.h: what plan.c (orders, bound), plan_place.c (one placement), plan_search.c and plan_scratch.c share. */
 #ifndef MT_PLAN_PRIVATE_H
 #define MT_PLAN_PRIVATE_H
 
@@ -9,6 +9,22 @@ typedef struct Piece {
     size_t size, offset;
     int first, last, item; /* item: its index among the PlanItems */
 } Piece;
+
+/* How many of the sorted times are below `time`. */
+static inline int count_before(const int *sorted, int n, int time) {
+    int low = 0, high = n;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (sorted[middle] < time) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+static inline int compare_ints(const void *left, const void *right) {
+    const int a = *(const int *)left, b = *(const int *)right;
+    return (a > b) - (a < b);
+}
 
 /* ---- pieces that are placed, sorted by offset, and at the same offset by first time */
 

@@ -9,7 +9,7 @@
  * Of the blocks that could be placed at the same offset, the one with the lowest number is tried first. Early choices
  * matter most: a good numbering gives a plan with hardly a step back; after a bad one even a long search finds none. So
  * each attempt is short and learns from those before: blocks that lacked room get lower numbers the next time. */
-#include "plan.h"
+#include "plan_private.h"
 
 #include <stdlib.h>
 
@@ -33,7 +33,7 @@ typedef struct Block {
  * section. */
 typedef struct Section {
     size_t top, rest; /* the highest end of its placed blocks; the bytes of its unplaced ones */
-    int time, lowest; /* lowest: the block that could start low enough the last time has_room looked */
+    int lowest;       /* the block that could start low enough the last time has_room looked */
     long failures;    /* how often it had no room */
 } Section;
 
@@ -158,46 +158,27 @@ static bool place_rest(Search *s, size_t offset, int last) {
 
 /* ---- sections */
 
-static int compare_sections(const void *left, const void *right) {
-    const Section *a = left, *b = right;
-    return (a->time > b->time) - (a->time < b->time);
-}
-
-/* How many of the sections, which are sorted by time, are before `time`. */
-static int count_before(const Section *section, int n, int time) {
-    int low = 0, high = n;
-    while (low < high) {
-        const int middle = low + (high - low) / 2;
-        if (section[middle].time < time) low = middle + 1;
-        else high = middle;
-    }
-    return low;
-}
-
-/* The set of living blocks is maximal at the last time when one begins before another one ends. Fills `section` [n]
- * with the sections in the order of their times; returns their number. begin: [n] for its use */
-static int find_sections(const PlanItem *items, const Block *block, int n, Section *section, Section *begin) {
+/* The set of living blocks is maximal at the last time when one begins before another one ends. Fills `time` [n] with the
+ * sections' times, sorted; returns their number. begin: [n] for its use */
+static int find_sections(const PlanItem *items, const Block *block, int n, int *time, int *begin) {
     int m = 0;
-    for (int i = 0; i < n; i++) begin[i] = (Section){.time = items[block[i].item].first};
-    qsort(begin, (size_t)n, sizeof *begin, compare_sections);
-    for (int i = 0; i < n; i++) {
-        const int begun = count_before(begin, n, items[block[i].item].last + 1); /* its own begin is one of them */
-        section[i] = (Section){.time = begin[begun - 1].time};
-    }
-    qsort(section, (size_t)n, sizeof *section, compare_sections);
+    for (int i = 0; i < n; i++) begin[i] = items[block[i].item].first;
+    qsort(begin, (size_t)n, sizeof *begin, compare_ints);
+    for (int i = 0; i < n; i++) time[i] = begin[count_before(begin, n, items[block[i].item].last + 1) - 1]; /* its own begin is one */
+    qsort(time, (size_t)n, sizeof *time, compare_ints);
     for (int i = 0; i < n; i++)
-        if (m == 0 || section[i].time != section[m - 1].time) section[m++] = section[i];
+        if (m == 0 || time[i] != time[m - 1]) time[m++] = time[i];
     return m;
 }
 
 /* Fills in the sections of every block, their bytes and its pressure. Returns the sum of the blocks' numbers of
  * sections: the most entries that `covered` can have. */
-static size_t find_lives(Search *s, const PlanItem *items) {
+static size_t find_lives(Search *s, const PlanItem *items, const int *time) {
     size_t sum = 0;
     for (Block *b = s->block; b < s->block + s->n; b++) {
         const PlanItem *item = &items[b->item];
-        b->first = count_before(s->section, s->sections, item->first);
-        b->last = count_before(s->section, s->sections, item->last + 1) - 1;
+        b->first = count_before(time, s->sections, item->first);
+        b->last = count_before(time, s->sections, item->last + 1) - 1;
         sum += (size_t)(b->last - b->first + 1);
         for (int i = b->first; i <= b->last; i++) s->section[i].rest += b->size;
     }
@@ -272,10 +253,10 @@ bool plan_search(PlanItem *items, int n, size_t height, long most_steps, Scratch
     if (m->failed) return false;
     for (int i = 0; i < n; i++)
         if (items[i].size) s.block[s.n++] = (Block){.size = items[i].size, .item = i};
-    Section *begin = scratch_new(m, count, sizeof *begin);
+    int *time = scratch_new(m, count, sizeof *time), *begin = scratch_new(m, count, sizeof *begin);
     if (m->failed) return false;
-    s.sections = find_sections(items, s.block, s.n, s.section, begin);
-    s.covered = scratch_new(m, find_lives(&s, items) + 1, sizeof *s.covered);
+    s.sections = find_sections(items, s.block, s.n, time, begin);
+    s.covered = scratch_new(m, find_lives(&s, items, time) + 1, sizeof *s.covered);
     for (int i = 0; i < s.sections; i++) assert(s.section[i].rest <= height);
     return s.covered && search(&s, items, most_steps);
 }

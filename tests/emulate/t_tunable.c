@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "picks.h"
 #include "tap.h"
 #include "tune.h"
 #include "tuning.h"
@@ -139,14 +140,7 @@ static long long once(bool racing, size_t limit) {
     return bytes;
 }
 
-static const char *file(void) {
-    static char text[1024];
-    FILE *f = fopen(path, "r");
-    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    text[n] = 0;
-    if (f) fclose(f);
-    return text;
-}
+static const char *file(void) { return picks_text(path); }
 
 static void test_untuned(void) {
     reset();

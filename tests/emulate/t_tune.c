@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "memory/device.h"
+#include "picks.h"
 #include "tap.h"
 
 /* EACH: algorithm k of the emulated library needs k EACH bytes. PARTS: of a sum of I products, if nothing is tuned */
@@ -45,14 +46,7 @@ static long long workspace(OpKind kind, int64_t o, size_t limit) {
     return device->table->prepare(device, &a, limit, &state, &bytes, &e) ? -1 : (long long)bytes;
 }
 
-static const char *file(void) {
-    static char text[4096];
-    FILE *f = fopen(path, "r");
-    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    text[n] = 0;
-    if (f) fclose(f);
-    return text;
-}
+static const char *file(void) { return picks_text(path); }
 
 static void write_file(const char *text) {
     FILE *f = fopen(path, "w");
