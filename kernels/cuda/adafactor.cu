@@ -47,17 +47,6 @@ static_assert(sizeof(Jobs) <= PARAMETER_BYTES, "kernel parameters");
 static int size_parts(int64_t count) { return (int)sum_parts(count, sizeof(double), PARTS_MAX * sizeof(double)); }
 static size_t head_bytes(int64_t count) { return sizeof(Scalars) + 2 * (size_t)size_parts(count) * sizeof(double); }
 
-/* What is the same for all numbers, by one thread of the block; all of its threads must call it. */
-static __device__ const OptimStep &block_step(const QueueHead &h) {
-    __shared__ OptimStep step;
-    if (threadIdx.x == 0 && threadIdx.y == 0) {
-        const OptimStep now = optim_step(&h.rule, h.state, h.lr, h.square);
-        step = now;
-    }
-    __syncthreads();
-    return step;
-}
-
 /* ---- means along the middle of (before, terms, after) */
 
 typedef struct Middle { int64_t before, terms, after; } Middle;

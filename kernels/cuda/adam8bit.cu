@@ -48,13 +48,8 @@ template <int STATES, int EACH>
 static __global__ void __launch_bounds__(ELEMENT_THREADS) adam8bit_kernel(const __grid_constant__ Codes c) {
     const int lane = (int)threadIdx.x % WARP, size = c.head.rule.block_size;
     const int64_t warps = (int64_t)gridDim.x * (ELEMENT_THREADS / WARP);
-    __shared__ OptimStep step;
     if (c.head.state->overflow) return;
-    if (threadIdx.x == 0) {
-        const OptimStep now = optim_step(&c.head.rule, c.head.state, c.head.lr, c.head.square);
-        step = now;
-    }
-    __syncthreads();
+    const OptimStep &step = block_step(c.head);
     for (int64_t all = blockIdx.x * (ELEMENT_THREADS / WARP) + threadIdx.x / WARP; all < c.blocks; all += warps) {
         const CodesTensor &t = c.tensor[tensor_of(c.tensor, c.head.n, all)];
         const int64_t b = all - t.first;

@@ -59,16 +59,11 @@ static __device__ void rule_at(const Update &, const UpdateTensor &t, const Opti
 
 typedef void AtFn(const Update &u, const UpdateTensor &t, const OptimStep &step, int64_t i);
 
-/* Blocks stride over the chunks. One thread of a block computes what is the same for all elements, among it Adam's powers of beta. */
+/* Blocks stride over the chunks. */
 template <int KIND, AtFn *at1, AtFn *at4>
 static __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ Update u) {
-    __shared__ OptimStep step;
     if (KIND != OP_grad_check && u.head.state && u.head.state->overflow) return;
-    if (KIND != OP_grad_check && threadIdx.x == 0) {
-        const OptimStep now = optim_step(&u.head.rule, u.head.state, u.head.lr, u.head.square);
-        step = now;
-    }
-    __syncthreads();
+    const OptimStep &step = block_step<KIND != OP_grad_check>(u.head);
     for (int chunk = (int)blockIdx.x; chunk < u.chunks; chunk += (int)gridDim.x) {
         const UpdateTensor &t = u.tensor[tensor_of(u.tensor, u.head.n, chunk)];
         const int64_t begin = (int64_t)(chunk - t.first) * CHUNK;

@@ -49,6 +49,18 @@ static inline QueueHead update_head(const KArgs *a) {
     return head;
 }
 
+/* What is the same for all numbers of an update, among it Adam's powers of beta, by one thread of the block; all of its threads must
+ * call it. NEEDED false: it is not computed. */
+template <bool NEEDED = true> static __device__ inline const OptimStep &block_step(const QueueHead &h) {
+    __shared__ OptimStep step;
+    if (NEEDED && threadIdx.x == 0 && threadIdx.y == 0) {
+        const OptimStep now = optim_step(&h.rule, h.state, h.lr, h.square);
+        step = now;
+    }
+    __syncthreads();
+    return step;
+}
+
 /* The tensor that item number `item` of a launch is of: the last one that begins at it or before it. tensor[k].first: the number of
  * its first item */
 template <typename T> static __device__ inline int tensor_of(const T *tensor, int n, int64_t item) {
