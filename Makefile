@@ -424,7 +424,7 @@ slurm-check: all ## memtide slurm with a real Slurm (apt-get install slurm-wlm, 
 	$(Q)SLURM=need MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) tests/cli/slurm.sh
 
 PYTHON ?= /usr/bin/python3
-bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of five networks against PyTorch (in PYTHON)
+bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of known networks against PyTorch (in PYTHON)
 	$(Q)$(BUILD)/tests/bench/floor
 	$(Q)$(PYTHON) experiments/peers/pytorch_cpu.py --memtide $(BUILD)/memtide --python $(PYTHON) \
 	    $(BENCH)

@@ -182,11 +182,11 @@ end
 -- ---- beside PyTorch, by experiments/peers/pytorch_cpu.py
 
 local function beside(file)
-  local lines = {{"network", "precision", "memtide, ms", "PyTorch, ms", "ratio", "memtide, peak bytes", "PyTorch, peak bytes", "ratio", "load"}}
+  local lines = {{"network", "precision", "memtide, ms", "PyTorch, ms", "ratio", "of the roof", "memtide, peak bytes", "PyTorch, peak bytes", "ratio", "load"}}
   local version, threads
   csv.read(RESULTS .. file, function(v)
     lines[#lines + 1] = {v.network, v.precision, ("%.1f"):format(v.memtide_step_ms), ("%.1f"):format(v.pytorch_step_ms),
-      ("%.2f"):format(v.time_ratio), grouped(v.memtide_peak_bytes), grouped(v.pytorch_peak_bytes), ("%.2f"):format(v.peak_ratio), v.load}
+      ("%.2f"):format(v.time_ratio), ("%.0f %%"):format(100 * v.roof_share), grouped(v.memtide_peak_bytes), grouped(v.pytorch_peak_bytes), ("%.2f"):format(v.peak_ratio), v.load}
     version, threads = v.pytorch, v.threads
   end)
   put(lines, {true, true})

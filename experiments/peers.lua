@@ -50,6 +50,8 @@ return mt.experiment{
     case("llama", models.Llama{vocab_size = 512, hidden_size = 384, intermediate_size = 1024, num_hidden_layers = 6,
       num_attention_heads = 6, num_key_value_heads = 2}, 8,
       {shape = {128}, tokens = 512, classes = 512, target = {128}}),
+    case("vit", models.ViTForImageClassification{image_size = 64, patch_size = 8, hidden_size = 192, num_hidden_layers = 6,
+      num_attention_heads = 3, intermediate_size = 768, num_labels = 100}, 32, images({3, 64, 64}, 100)),
   },
   sweep = {{"precision", {"fp32", "tf32", "amp_fp16", "amp_bf16", "bf16"}}},
 }

@@ -195,6 +195,64 @@ def llama(nn, channels=384, hidden=1024, heads=6, kv_heads=2, vocabulary=512, la
     return Llama()
 
 
+def vit(nn, channels=192, heads=3, hidden=768, patch=8, side=64, layers=6, classes=100):
+    """Hugging Face's ViTForImageClassification, by its names; for PyTorch 2.0 or later"""
+    import torch
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(channels, channels) for _ in range(4))
+
+        def forward(self, x):
+            q, k, v = (part(x).unflatten(2, (heads, -1)).transpose(1, 2)
+                       for part in (self.q_proj, self.k_proj, self.v_proj))
+            return self.o_proj(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    class MLP(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(channels, hidden), nn.Linear(hidden, channels)
+
+        def forward(self, x):
+            return self.fc2(nn.functional.gelu(self.fc1(x)))
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.mlp = Attention(), MLP()
+            self.layernorm_before, self.layernorm_after = (nn.LayerNorm(channels, 1e-12) for _ in range(2))
+
+        def forward(self, x):
+            x = x + self.attention(self.layernorm_before(x))
+            return x + self.mlp(self.layernorm_after(x))
+
+    class Embeddings(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cls_token = nn.Parameter(torch.zeros(1, 1, channels))
+            self.position_embeddings = nn.Parameter(torch.zeros(1, 1 + (side // patch) ** 2, channels))
+            self.patch_embeddings = nn.ModuleDict({"projection": nn.Conv2d(3, channels, patch, patch)})
+
+        def forward(self, x):
+            x = self.patch_embeddings.projection(x).flatten(2).transpose(1, 2)
+            return torch.cat((self.cls_token.expand(len(x), -1, -1), x), 1) + self.position_embeddings
+
+    class ViT(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.vit = nn.ModuleDict({"embeddings": Embeddings(), "layers": nn.ModuleList(Layer() for _ in range(layers)),
+                                      "layernorm": nn.LayerNorm(channels, 1e-12)})
+            self.classifier = nn.Linear(channels, classes)
+
+        def forward(self, x):
+            x = self.vit.embeddings(x)
+            for layer in self.vit.layers:
+                x = layer(x)
+            return self.classifier(self.vit.layernorm(x)[:, 0])
+    return ViT()
+
+
 NETWORKS = {
     "simple_convnet": Network(lambda nn: convnet(nn, 64), (3, 32, 32), 10),
     "smaller_convnet": Network(lambda nn: convnet(nn, 32), (3, 32, 32), 10),
@@ -205,4 +263,5 @@ NETWORKS = {
     "lstm": Network(lstm, (64,), 2, 1000),
     "gpt": Network(gpt, (128,), 512, 512, 128),
     "llama": Network(llama, (128,), 512, 512, 128),
+    "vit": Network(vit, (3, 64, 64), 100),
 }

@@ -1,10 +1,11 @@
--- The start of a row of peers.lua, so that PyTorch can start there too: memtide start.lua CASE PRECISION STEPS FOLDER
+-- The start of a row of peers.lua, so that PyTorch can start there too: memtide start.lua CASE PRECISION BATCH STEPS FOLDER
 -- writes weights and the first batches into FOLDER, makes a step with each batch, and prints the losses.
 local mt = require "memtide"
 
-local case, precision, steps, folder = ...
+local case, precision, batch, steps, folder = ...
 local experiment = dofile "experiments/peers.lua"
 experiment:set("precision", {precision})
+experiment:set("batch", {tonumber(batch)})
 local found
 for _, cell in ipairs(experiment:cells()) do if cell.name == case then found = cell.values end end
 if not found then error("no case " .. tostring(case), 0) end

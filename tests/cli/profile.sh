@@ -49,6 +49,7 @@ for name in "seconds", "flops", "bytes":
     a, b = (sum(one[name] for one in t[which]) for which in ("ops", "layers"))
     assert abs(a - b) <= 1e-6 * a, (name, a, b)
 assert abs(sum(op["seconds"] for op in t["ops"]) - t["ops_seconds"]) < 1e-9
+assert abs(sum(op["seconds"] * op.get("roof_share", 0) for op in t["ops"]) - t["roof_seconds"]) < 1e-9
 assert t["timed_step_seconds"] > 0 and t["steps"] == 2 and t["batch"] == 16 and t["threads"] == 1 and t["step_seconds"] > 0
 assert t["roof"]["flops_per_s"] > 0 and t["roof"]["bytes_per_s"] > 0
 assert [one["path"] for one in t["layers"]][:3] == ["0.0.0", "0.0.1", "0.1.0"]

@@ -39,7 +39,7 @@ local OP = {"op", "kind", "layer", "path", "phase", "recomputed", "times", "seco
 local LAYER = {"path", "kind", "seconds", "forward_seconds", "backward_seconds", "update_seconds", "flops", "bytes",
   "flops_per_s", "bytes_per_s", "roof_share"}
 local FIELDS = {"experiment", "case", "device", "device_name", "threads", "batch", "precision", "steps", "step_seconds",
-  "step_seconds_min", "step_seconds_p90", "timed_step_seconds", "ops_seconds", "timing_seconds", "roof", "layers", "ops"}
+  "step_seconds_min", "step_seconds_p90", "timed_step_seconds", "ops_seconds", "roof_seconds", "timing_seconds", "roof", "layers", "ops"}
 
 local function chosen(one, names)
   local out = {}
@@ -52,7 +52,7 @@ local function json_of(cell, found, roof, rows)
     device_name = found.device.name, threads = found.device.threads, batch = cell.settings.batch,
     precision = cell.settings.precision, steps = found.steps, step_seconds = found.step.seconds,
     step_seconds_min = found.step.seconds_min, step_seconds_p90 = found.step.seconds_p90,
-    timed_step_seconds = found.timed.seconds, ops_seconds = found.ops_seconds,
+    timed_step_seconds = found.timed.seconds, ops_seconds = found.ops_seconds, roof_seconds = found.roof_seconds,
     timing_seconds = found.timing_seconds, layers = {}, ops = {},
     roof = {flops_per_s = roof.flops, bytes_per_s = roof.bytes, flops_source = roof.flops_source, bytes_source = roof.bytes_source}}
   for i, row in ipairs(rows) do object.layers[i] = chosen(profile.rates(row, roof), LAYER) end

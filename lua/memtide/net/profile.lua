@@ -115,7 +115,8 @@ end
 
 -- Runs the compiled cell: its warm-up, then its steps twice, as a whole and op by op in turns.
 -- -> {step = {seconds, seconds_min, seconds_p90} of whole steps, timed: the same of the sums of the ops of a step,
--- ops = {...}, ops_seconds: the sum of their medians, timing_seconds: of one timing, taken off, steps}
+-- ops = {...}, ops_seconds: the sum of their medians, roof_seconds: the sum of their least times at the roof, 0 where that is
+-- not known, timing_seconds: of one timing, taken off, steps}
 function profile.measure(self, roof)
   settings.check_one_rank("profile", self.values)
   local device = cell.device(self.values.device)
@@ -138,9 +139,11 @@ function profile.measure(self, roof)
     sums[k] = sum
   end
   local out = {step = summary(whole, 0), timed = summary(sums, 0), timing_seconds = timing, steps = self.steps,
-    ops_seconds = 0, device = util.must(device:info())}
+    ops_seconds = 0, roof_seconds = 0, device = util.must(device:info())}
   out.ops = ops_of(self, times, timing, roof)
-  for _, op in ipairs(out.ops) do out.ops_seconds = out.ops_seconds + op.seconds end
+  for _, op in ipairs(out.ops) do
+    out.ops_seconds, out.roof_seconds = out.ops_seconds + op.seconds, out.roof_seconds + (op.roof_seconds or 0)
+  end
   return out
 end
 

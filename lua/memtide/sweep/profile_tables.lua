@@ -111,10 +111,10 @@ local ABOVE = "above 100 % of the roof: a cache holds the bytes, or the op needs
 
 -- All ops together beside the step as a whole: a list of texts
 function tables.sums(found)
-  local sums, roof, above = {forward = 0, backward = 0, update = 0}, 0, false
+  local sums, roof, above = {forward = 0, backward = 0, update = 0}, found.roof_seconds, false
   for _, op in ipairs(found.ops) do
     sums[op.phase] = sums[op.phase] + op.seconds
-    roof, above = roof + (op.roof_seconds or 0), above or (op.roof_share or 0) > 1
+    above = above or (op.roof_share or 0) > 1
   end
   local words = {}
   for _, phase in ipairs(PHASES) do
