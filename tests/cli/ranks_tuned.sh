@@ -1,4 +1,4 @@
-# Several ranks fine-tune: every mode with all parameters, with LoRA and over a base of 4 bits, with precisions, checkpointing,
+# Several ranks fine-tune: every mode with all parameters, with LoRA and DoRA, over a plain base and one of 4 bits, with precisions, checkpointing,
 # offloading and accumulation in turns. A row is "ok" where each rank needs what was predicted, and claims hold the losses
 # against those of one rank. TUNED=all: every combination.
 . tests/tap.sh
@@ -29,12 +29,13 @@ local function put(cases, case, method, variant, more)
 end
 local cases, claims, turn = {}, {}, 0
 for v, variant in ipairs(VARIANTS) do
-  for _, method in ipairs{"full", "lora", "qlora"} do
-    local alone = name("alone", method, v)
-    put(cases, alone, method, variant, {accumulate = variant[1]})
+  for _, method in ipairs{"full", "lora", "qlora", "dora", "qdora"} do
+    local alone, needed = name("alone", method, v), false
     for _, mode in ipairs(MODES) do
       turn = turn + 1
-      if all or turn % 5 == v % 5 then
+      if all or turn % 7 == v then
+        if not needed then put(cases, alone, method, variant, {accumulate = variant[1]}) end
+        needed = true
         local case, tensor = name(mode[1], method, v), mode.mesh and 2 or 1
         put(cases, case, method, variant, mode)
         cases[#cases].accumulate = variant[1] * tensor // mode.world
@@ -52,10 +53,10 @@ return mt.experiment{
     local model = mt.models.Llama{vocab_size = 96, hidden_size = 64, intermediate_size = 128, num_hidden_layers = 2,
       num_attention_heads = 4, num_key_value_heads = 2, max_position_embeddings = 8}
     if s.method == "full" then return model end
-    if s.method == "qlora" then
+    if s.method:sub(1, 1) == "q" then
       mt.peft.quantize(model, {load_in_4bit = true, bnb_4bit_quant_type = "nf4", bnb_4bit_use_double_quant = true})
     end
-    return mt.peft.lora(model, {r = 4, lora_alpha = 8, target_modules = "all-linear"})
+    return mt.peft.lora(model, {r = 4, lora_alpha = 8, target_modules = "all-linear", use_dora = s.method:find "dora" ~= nil})
   end,
   loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.05, momentum = 0.9},
 }
