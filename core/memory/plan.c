@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "plan_private.h"
 
 /* Bounds of improve, the last resort: placements; comparisons of two pieces (some milliseconds). */
@@ -15,13 +16,16 @@ enum { STEPS_NEAR_PEAK = 2000000, STEPS_OF_ALL = 100000000 };
 typedef struct Planner {
     PlanItem *items;
     const Piece *piece;   /* [n] */
-    int *begin;           /* [n] the times at which pieces begin to live, sorted */
+    int *by_first;        /* [n] indices of pieces, by the times at which they begin to live */
+    int *begin;           /* [n] these times */
+    int *begun, *ended;   /* [n] by piece: how many pieces begin before it does, and before its end or with it */
     size_t *live;         /* [n] the bytes that are alive then, of the pieces up to that one */
     int *order;           /* [n] indices of pieces, in the order in which they are placed */
     Placed placed;
     int n;
     long steps;           /* comparisons of two pieces so far */
     Plan plan;            /* the lowest so far; its offsets are in the items */
+    Keyed *keyed, *spare; /* [n] to sort with */
     Scratch *scratch;
 } Planner;
 
@@ -65,29 +69,18 @@ static double by_size(const Piece *p) { return (double)p->size; }
 static double by_life(const Piece *p) { return (double)p->last - p->first; }
 static double by_area(const Piece *p) { return (double)p->size * (by_life(p) + 1); }
 
-typedef struct Ranked { double key; int first, piece; } Ranked;
-
-/* The largest key first; of equal keys the earlier first use. */
-static int compare_ranked(const void *left, const void *right) {
-    const Ranked *a = left, *b = right;
-    if (a->key != b->key) return a->key > b->key ? -1 : 1;
-    if (a->first != b->first) return a->first < b->first ? -1 : 1;
-    return a->piece - b->piece;
+/* Sorts the n places of the order from `from` on, the largest key first. */
+static void sort_part(Planner *p, int from, int n, OrderKey *key) {
+    int *order = &p->order[from];
+    for (int i = 0; i < n; i++) p->keyed[i] = (Keyed){key_falling(key(&p->piece[order[i]])), order[i]};
+    sort_keyed(p->keyed, p->spare, n);
+    for (int i = 0; i < n; i++) order[i] = p->keyed[i].value;
 }
 
-/* Sorts the n places of the order from `from` on. */
-static void sort_part(Planner *p, Ranked *ranked, int from, int n, OrderKey *key) {
-    for (int i = 0; i < n; i++) {
-        const int piece = p->order[from + i];
-        ranked[i] = (Ranked){key(&p->piece[piece]), p->piece[piece].first, piece};
-    }
-    qsort(ranked, (size_t)n, sizeof *ranked, compare_ranked);
-    for (int i = 0; i < n; i++) p->order[from + i] = ranked[i].piece;
-}
-
-static void sort_order(Planner *p, Ranked *ranked, OrderKey *key) {
-    for (int i = 0; i < p->n; i++) p->order[i] = i;
-    sort_part(p, ranked, 0, p->n, key);
+/* Sorts all pieces by the key; of equal keys the earlier first use is first. */
+static void sort_order(Planner *p, OrderKey *key) {
+    memcpy(p->order, p->by_first, (size_t)p->n * sizeof *p->order);
+    sort_part(p, 0, p->n, key);
 }
 
 /* Place `from` of the order gets the place `to` before it. */
@@ -99,9 +92,9 @@ static void move_up(Planner *p, int from, int to) {
 
 /* Tries the order of a key. Where it is above the bound, a few pieces of another size than most, which live long, may be all that
  * lacks room: placed first, they move all others by their size. */
-static void try_key(Planner *p, Ranked *ranked, OrderKey *key, int most_first) {
+static void try_key(Planner *p, OrderKey *key, int most_first) {
     if (!is_above(p)) return;
-    sort_order(p, ranked, key);
+    sort_order(p, key);
     for (int tries = 0; tries <= most_first && is_above(p); tries++) {
         const int from = try_order(p);
         if (from < p->n) move_up(p, from, 0);
@@ -152,7 +145,7 @@ typedef struct Wait {
 /* What order_by_need works with; arrays of n. */
 typedef struct Need {
     Wait *wait;               /* by piece */
-    int *first, *last;        /* the pieces' first times, and their last times, sorted */
+    int *last;                /* the pieces' last times, sorted */
     Sum *by_first, *by_last;  /* over the pieces that do not wait, in the order of first and of last times */
 } Need;
 
@@ -165,17 +158,12 @@ static void change_need(const Planner *p, const Need *need, int i, bool waits) {
 }
 
 static void find_need(const Planner *p, const Need *need) {
-    for (int i = 0; i < p->n; i++) {
-        need->first[i] = p->piece[i].first;
-        need->last[i] = p->piece[i].last;
-    }
-    qsort(need->first, (size_t)p->n, sizeof *need->first, compare_ints);
+    for (int i = 0; i < p->n; i++) need->last[i] = p->piece[i].last;
     qsort(need->last, (size_t)p->n, sizeof *need->last, compare_ints);
     for (int i = 0; i < p->n; i++) {
         const Piece *piece = &p->piece[i];
-        need->wait[i] = (Wait){count_before(need->first, p->n, piece->first), count_before(need->last, p->n, piece->last),
-                               count_before(need->last, p->n, piece->first),
-                               count_before(need->first, p->n, piece->last + 1), false};
+        need->wait[i] = (Wait){p->begun[i], count_before(need->last, p->n, piece->last),
+                               count_before(need->last, p->n, piece->first), p->ended[i], false};
         change_need(p, need, i, false);
     }
 }
@@ -226,7 +214,7 @@ static int order_by_need(Planner *p, const Need *need, size_t height) {
 
 /* Searches for a plan at the lower bound of the first n pieces of the order alone, and gives them the order of its offsets: placed
  * in it, each gets a place at that offset or below. false: none is found. */
-static bool search_first(Planner *p, Ranked *ranked, int n, long most_steps) {
+static bool search_first(Planner *p, int n, long most_steps) {
     PlanItem *first = scratch_new(p->scratch, (size_t)n, sizeof *first);
     if (p->scratch->failed) return false;
     for (int i = 0; i < n; i++) {
@@ -234,107 +222,113 @@ static bool search_first(Planner *p, Ranked *ranked, int n, long most_steps) {
         first[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
     }
     const bool found = plan_search(first, n, p->plan.lower_bound, most_steps, p->scratch);
-    for (int i = 0; i < n; i++) ranked[i] = (Ranked){-(double)first[i].offset, 0, p->order[i]};
-    if (found) qsort(ranked, (size_t)n, sizeof *ranked, compare_ranked);
-    for (int i = 0; i < n; i++) p->order[i] = ranked[i].piece;
+    for (int i = 0; i < n; i++) p->keyed[i] = (Keyed){first[i].offset, p->order[i]};
+    if (found) sort_keyed(p->keyed, p->spare, n);
+    for (int i = 0; i < n; i++) p->order[i] = p->keyed[i].value;
     return found;
 }
 
 /* Places the first n pieces of the order as a search finds them, and the others after them. One that lacks room then is searched
  * for with the first ones the next time. */
-static void place_found(Planner *p, Ranked *ranked, int n, long most_steps) {
-    for (int tries = 0; tries < MOST_JOINED && is_above(p) && search_first(p, ranked, n, most_steps); tries++) {
+static void place_found(Planner *p, int n, long most_steps) {
+    for (int tries = 0; tries < MOST_JOINED && is_above(p) && search_first(p, n, most_steps); tries++) {
         const int from = try_order(p);
         if (from < p->n) move_up(p, from, n++);
     }
 }
 
-static void search_all(Planner *p, Ranked *ranked) {
+static void search_all(Planner *p) {
     if (!is_above(p)) return;
     size_t count = (size_t)p->n;
     Scratch *s = p->scratch;
     Need need = {scratch_new(s, count, sizeof(Wait)), scratch_new(s, count, sizeof(int)),
-                 scratch_new(s, count, sizeof(int)), scratch_new(s, count, sizeof(Sum)),
-                 scratch_new(s, count, sizeof(Sum))};
+                 scratch_new(s, count, sizeof(Sum)), scratch_new(s, count, sizeof(Sum))};
     if (s->failed) return;
-    place_found(p, ranked, order_by_need(p, &need, p->plan.lower_bound), STEPS_OF_ALL);
+    place_found(p, order_by_need(p, &need, p->plan.lower_bound), STEPS_OF_ALL);
 }
 
 /* ---- near the peak */
 
 /* The first places of the order get the pieces that live at a time at which more than `most` bytes do, the others follow; both
  * with the largest first. above: [n + 1] for its use. Returns how many those are. */
-static int order_by_crowd(Planner *p, Ranked *ranked, size_t most, int *above) {
-    int front = 0, back = p->n;
+static int order_by_crowd(Planner *p, size_t most, int *above) {
+    int n = 0, crowd = 0;
     for (int i = 0; i < p->n; i++) above[i + 1] = above[i] + (p->live[i] > most);
-    for (int i = 0; i < p->n; i++) {
-        const Piece *piece = &p->piece[i];
-        const bool crowded = above[count_before(p->begin, p->n, piece->last + 1)] > above[count_before(p->begin, p->n, piece->first)];
-        p->order[crowded ? front++ : --back] = i;
+    for (int crowded = 1; crowded >= 0; crowded--) {
+        for (int i = 0; i < p->n; i++) {
+            const int piece = p->by_first[i];
+            if ((above[p->ended[piece]] > above[p->begun[piece]]) == crowded) p->order[n++] = piece;
+        }
+        if (crowded) crowd = n;
     }
-    sort_part(p, ranked, 0, front, by_size);
-    sort_part(p, ranked, front, p->n - front, by_size);
-    return front;
+    sort_part(p, 0, crowd, by_size);
+    sort_part(p, crowd, p->n - crowd, by_size);
+    return crowd;
 }
 
 /* Most times of a long program are far from the peak: whatever lives then finds room. What lives near the peak is placed before
  * it: the largest first; with steps, as a search of at most so many finds it, which is quick because it is a small part. */
-static void place_crowd_first(Planner *p, Ranked *ranked, long steps) {
+static void place_crowd_first(Planner *p, long steps) {
     static const size_t shares[] = {32, 8, 3}; /* near: within the bound's 32nd, eighth, third part */
     int *above = is_above(p) ? scratch_new(p->scratch, (size_t)p->n + 1, sizeof *above) : NULL;
     if (!above) return;
     for (size_t i = 0; i < ARRAY_LEN(shares) && is_above(p); i++) {
-        const int crowd = order_by_crowd(p, ranked, p->plan.lower_bound - p->plan.lower_bound / shares[i], above);
-        if (steps) place_found(p, ranked, crowd, steps);
+        const int crowd = order_by_crowd(p, p->plan.lower_bound - p->plan.lower_bound / shares[i], above);
+        if (steps) place_found(p, crowd, steps);
         else try_order(p);
     }
 }
 
 /* Each way does something only where those before it have not reached the lower bound, and costs more than they do. In most
  * programs the largest first does, in nearly all others what lives near the peak first. */
-static void find_plan(Planner *p, Ranked *ranked) {
+static void find_plan(Planner *p) {
     static OrderKey *const keys[] = {by_size, by_life, by_area};
-    try_key(p, ranked, by_size, 0);
-    place_crowd_first(p, ranked, 0);
-    try_key(p, ranked, by_life, 0);
-    try_key(p, ranked, by_area, 0);
-    place_crowd_first(p, ranked, STEPS_NEAR_PEAK);
-    for (size_t i = 0; i < ARRAY_LEN(keys); i++) try_key(p, ranked, keys[i], MOST_FIRST);
-    search_all(p, ranked);
+    try_key(p, by_size, 0);
+    place_crowd_first(p, 0);
+    try_key(p, by_life, 0);
+    try_key(p, by_area, 0);
+    place_crowd_first(p, STEPS_NEAR_PEAK);
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) try_key(p, keys[i], MOST_FIRST);
+    search_all(p);
     if (!p->scratch->failed) improve(p);
 }
 
 /* ---- the bound */
 
-static int compare_first(const void *left, const void *right) {
-    const Piece *a = left, *b = right;
-    return (a->first > b->first) - (a->first < b->first);
+/* Sorts the pieces by a time of theirs, into `keyed`. */
+static void sort_by_time(Planner *p, bool last) {
+    for (int i = 0; i < p->n; i++) p->keyed[i] = (Keyed){key_of_int(last ? p->piece[i].last : p->piece[i].first), i};
+    sort_keyed(p->keyed, p->spare, p->n);
 }
 
-static int compare_last(const void *left, const void *right) {
-    const Piece *a = left, *b = right;
-    return (a->last > b->last) - (a->last < b->last);
+/* Fills in by_first, begin, begun and ended. */
+static void find_times(Planner *p) {
+    sort_by_time(p, false);
+    for (int i = 0; i < p->n; i++) {
+        const int piece = p->keyed[i].value;
+        p->by_first[i] = piece;
+        p->begin[i] = p->piece[piece].first;
+        p->begun[piece] = i > 0 && p->begin[i - 1] == p->begin[i] ? p->begun[p->by_first[i - 1]] : i;
+    }
+    sort_by_time(p, true);
+    for (int i = 0, n = 0; i < p->n; i++) {
+        const int piece = p->keyed[i].value;
+        while (n < p->n && p->begin[n] <= p->piece[piece].last) n++;
+        p->ended[piece] = n;
+    }
 }
 
-/* Fills in the lower bound, and begin and live. The most bytes are alive at a time when a piece's life begins. begin, end:
- * scratch, [n] each. */
-static void find_bound(Planner *p, Piece *begin, Piece *end) {
+/* Fills in the lower bound and live. The most bytes are alive at a time when a piece's life begins. */
+static void find_bound(Planner *p) {
     Plan *plan = &p->plan;
-    const int n = p->n;
-    size_t live = 0, bytes = (size_t)n * sizeof *begin;
-    if (n == 0) return;
-    memcpy(begin, p->piece, bytes);
-    memcpy(end, p->piece, bytes);
-    qsort(begin, (size_t)n, sizeof *begin, compare_first);
-    qsort(end, (size_t)n, sizeof *end, compare_last);
-    for (int i = 0, ended = 0; i < n; i++) {
-        for (; end[ended].last < begin[i].first; ended++) live -= end[ended].size;
-        live += begin[i].size;
-        p->begin[i] = begin[i].first;
+    size_t live = 0;
+    for (int i = 0, ended = 0; i < p->n; i++) { /* keyed: by their last times */
+        for (; p->piece[p->keyed[ended].value].last < p->begin[i]; ended++) live -= p->piece[p->keyed[ended].value].size;
+        live += p->piece[p->by_first[i]].size;
         p->live[i] = live;
         if (live <= plan->lower_bound) continue;
         plan->lower_bound = live;
-        plan->peak_time = begin[i].first;
+        plan->peak_time = p->begin[i];
     }
 }
 
@@ -354,9 +348,13 @@ static int collect(PlanItem *items, int n, Piece *piece, size_t *sum) {
 
 static int build(Planner *p, int n, Scratch *s, Err *e) {
     size_t count = (size_t)n, sum = 0;
-    Piece *piece = scratch_new(s, count, sizeof *piece), *times = scratch_new(s, 2 * count, sizeof *times);
-    Ranked *ranked = scratch_new(s, count, sizeof *ranked);
+    Piece *piece = scratch_new(s, count, sizeof *piece);
+    p->keyed = scratch_new(s, count, sizeof *p->keyed);
+    p->spare = scratch_new(s, count, sizeof *p->spare);
+    p->by_first = scratch_new(s, count, sizeof *p->by_first);
     p->begin = scratch_new(s, count, sizeof *p->begin);
+    p->begun = scratch_new(s, count, sizeof *p->begun);
+    p->ended = scratch_new(s, count, sizeof *p->ended);
     p->live = scratch_new(s, count, sizeof *p->live);
     p->order = scratch_new(s, count, sizeof *p->order);
     if (s->failed) return OK;
@@ -366,8 +364,9 @@ static int build(Planner *p, int n, Scratch *s, Err *e) {
     if (!placed_open(&p->placed, piece, p->n, s)) return OK;
     p->piece = piece;
     p->plan.height = p->n ? sum + 1 : 0; /* one more than without any sharing: the first order is always lower */
-    find_bound(p, times, times + p->n);
-    find_plan(p, ranked);
+    find_times(p);
+    find_bound(p);
+    find_plan(p);
     if (!s->failed) plan_lift_scratch(p->items, piece, p->n, p->plan.height, s);
     return OK;
 }

@@ -1,7 +1,6 @@
 /* Walks over the times of a plan, with the pieces that are alive in a tree sorted by offset. In it the highest room
  * below a height is found in steps logarithmic in the number of pieces. */
-#include <stdlib.h>
-
+#include "base/sort.h"
 #include "plan_private.h"
 
 /* The living ones of some consecutive pieces; none is alive: low > high. */
@@ -11,8 +10,6 @@ typedef struct Span {
 
 /* At one time, first pieces begin, then those that live at this time only are lifted, then the others end. */
 typedef enum EventKind { BEGINS, LIFTED, ENDS } EventKind;
-typedef struct Event { int time, piece; EventKind kind; } Event;
-
 typedef struct Walk {
     PlanItem *items;
     const Piece *piece;
@@ -73,35 +70,22 @@ static void lift(Walk *w, int piece) {
     w->lifted[w->n_lifted++] = piece;
 }
 
-static int compare_events(const void *left, const void *right) {
-    const Event *a = left, *b = right;
-    if (a->time != b->time) return a->time < b->time ? -1 : 1;
-    if (a->kind != b->kind) return a->kind < b->kind ? -1 : 1;
-    return a->piece - b->piece;
-}
+static uint64_t event_key(int time, EventKind kind) { return key_of_int(time) * (ENDS + 1) + kind; }
 
-static void walk(Walk *w, Event *event, int n) {
-    int m = 0;
+/* event, spare: [2 n] for its use */
+static void walk(Walk *w, Keyed *event, Keyed *spare, int n) {
     for (int i = 0; i < n; i++) {
         const Piece *p = &w->piece[i];
-        bool scratch = p->first == p->last;
-        event[m++] = (Event){p->first, i, BEGINS};
-        event[m++] = (Event){p->last, i, scratch ? LIFTED : ENDS};
+        event[2 * i] = (Keyed){event_key(p->first, BEGINS), i};
+        event[2 * i + 1] = (Keyed){event_key(p->last, p->first == p->last ? LIFTED : ENDS), i};
     }
-    qsort(event, (size_t)m, sizeof *event, compare_events);
-    for (int i = 0; i < m; i++) {
-        if (i == 0 || event[i].time != event[i - 1].time) w->n_lifted = 0;
-        if (event[i].kind == LIFTED) lift(w, event[i].piece);
-        else set_leaf(w, event[i].piece, event[i].kind == BEGINS);
+    sort_keyed(event, spare, 2 * n);
+    for (int i = 0; i < 2 * n; i++) {
+        const EventKind kind = (EventKind)(event[i].key % (ENDS + 1));
+        if (i == 0 || event[i].key - kind != event[i - 1].key - event[i - 1].key % (ENDS + 1)) w->n_lifted = 0;
+        if (kind == LIFTED) lift(w, event[i].value);
+        else set_leaf(w, event[i].value, kind == BEGINS);
     }
-}
-
-typedef struct Ranked { size_t offset; int piece; } Ranked;
-
-static int compare_ranked(const void *left, const void *right) {
-    const Ranked *a = left, *b = right;
-    if (a->offset != b->offset) return a->offset < b->offset ? -1 : 1;
-    return a->piece - b->piece;
 }
 
 void plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height, Scratch *s) {
@@ -109,12 +93,11 @@ void plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height
     while (leaves < count) leaves *= 2;
     Walk w = {items, piece, scratch_new(s, 2 * leaves, sizeof(Span)), (int)leaves, scratch_new(s, count, sizeof(int)),
               scratch_new(s, count, sizeof(int)), 0, height};
-    Event *event = scratch_new(s, 2 * count, sizeof *event);
-    Ranked *ranked = scratch_new(s, count, sizeof *ranked);
+    Keyed *keyed = scratch_new(s, 2 * count, sizeof *keyed), *spare = scratch_new(s, 2 * count, sizeof *spare);
     if (s->failed) return;
-    for (int i = 0; i < n; i++) ranked[i] = (Ranked){items[piece[i].item].offset, i};
-    qsort(ranked, count, sizeof *ranked, compare_ranked);
-    for (int i = 0; i < n; i++) w.leaf[ranked[i].piece] = i;
+    for (int i = 0; i < n; i++) keyed[i] = (Keyed){items[piece[i].item].offset, i};
+    sort_keyed(keyed, spare, n);
+    for (int i = 0; i < n; i++) w.leaf[keyed[i].value] = i;
     for (int i = 0; i < 2 * w.leaves; i++) w.tree[i] = NOTHING;
-    walk(&w, event, n);
+    walk(&w, keyed, spare, n);
 }
