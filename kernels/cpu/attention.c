@@ -23,6 +23,7 @@
 #include "cpu.h"
 #include "fp32_workspace.h"
 #include "gemm_tiles.h"
+#include "lanes.h"
 #include "vector_math.h"
 
 /* UNIT: rows that are cut into tiles. QUERIES: rows whose probabilities the gradient keeps. KEYS: of a block.
@@ -168,8 +169,9 @@ static void scores(const float *a, int64_t capacity, int64_t rows, const float *
     for (int64_t c = range.from / GEMM_COLUMNS * GEMM_COLUMNS; c < range.end; c += GEMM_COLUMNS)
         for (int64_t f = 0; f < width; f += GEMM_DEPTH)
             gemm_tile(&(GemmTile){.a = a + up(f, GEMM_DEPTH) * capacity * GEMM_STEP, .b = b + c * width + f * GEMM_COLUMNS,
-                .depth = min_i64(GEMM_DEPTH, width - f), .rows = rows, .columns = GEMM_COLUMNS, .c = s + c,
-                .c_step = GEMM_STEP, .scale = scale, .add = f > 0});
+                .depth = min_i64(GEMM_DEPTH, width - f), .rows = rows,
+                .columns = range.end - c > GEMM_LANES ? GEMM_COLUMNS : GEMM_LANES, .c = s + c, .c_step = GEMM_STEP,
+                .scale = scale, .add = f > 0});
 }
 
 /* c (rows, D) += scale a b over the terms of `range`. a: rows of s, or its columns if turned; b: of pack_plain */
@@ -234,19 +236,22 @@ HOT static void settle(const Head *h, int64_t i, int64_t c, int64_t n, float *s,
     for (int64_t j = 0; j < n && bias; j++) s[j] += bias[j];
 }
 
-/* factors[0 .. n): what dropout multiplies probabilities by, from (row, column) on; room for 6 numbers more. Returns where
- * they begin. */
-static const float *draw(const Head *h, float *factors, int64_t row, int64_t column, int64_t n) {
-    const int64_t skip = column % 4;
-    uint64_t begin = dropout_row(h->index * h->queries + row, h->keys) + (uint64_t)(column - skip);
-    dropout_factors(factors, h->attr->p, h->seed, h->attr->id, h->call, begin, (int64_t)align_up((size_t)(skip + n), 4));
-    return factors + skip;
+/* factors[zone]: what dropout multiplies probabilities by, of row `row`, from column `column` on */
+static void draw(const Head *h, float *factors, int64_t row, int64_t column, Range zone) {
+    const uint64_t begin = dropout_row(h->index * h->queries + row, h->keys) + (uint64_t)(column + zone.from);
+    dropout_factors(factors + zone.from, h->attr->p, h->seed, h->attr->id, h->call, begin, zone.end - zone.from);
 }
 
-/* What lies outside of the range, of n numbers, is no product's term. */
-static void clear_outside(float *s, Range of, int64_t n) {
-    memset(s, 0, (size_t)of.from * sizeof *s);
-    memset(s + of.end, 0, (size_t)(n - of.end) * sizeof *s);
+/* Which of the scores of a tile, that has those of `of`, its softmax makes: whole vectors. A key that no query of the tile
+ * sees has the probability 0 there; wider: so do all those that share a tile of keys with one that is seen. */
+static Range zone_of(Range of, int64_t wider, int64_t n) {
+    return (Range){max_i64(0, of.from - wider) / GEMM_LANES * GEMM_LANES, up(min_i64(n, of.end + wider), GEMM_LANES) * GEMM_LANES};
+}
+
+/* What the zone has outside of the range becomes x. */
+static void fill_outside(float *s, Range of, Range zone, float x) {
+    for (int64_t j = zone.from; j < min_i64(of.from, zone.end); j++) s[j] = x;
+    for (int64_t j = max_i64(of.end, zone.from); j < zone.end; j++) s[j] = x;
 }
 
 HOT static void multiply(float *s, const float *by, int64_t n) {
@@ -261,46 +266,48 @@ HOT static void scale_row(float *y, int64_t n, float by) {
 
 /* ---- forward */
 
-HOT static float largest(const float *s, int64_t n, float top) {
+HOT static float largest(const float *s, Range zone) {
+    float top = -INFINITY;
 #pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < n; j++) top = s[j] > top ? s[j] : top;
+    for (int64_t j = zone.from; j < zone.end; j++) top = s[j] > top ? s[j] : top;
     return top;
 }
 
-/* Turns scores s[n] into exponentials relative to `top`; returns their sum. */
-HOT static float exponentials(float *s, int64_t n, float top) {
+/* Turns scores into exponentials relative to `top`; returns their sum. */
+FUSED HOT static float exponentials(float *s, Range zone, float top) {
     float total = 0.0f;
 #pragma omp simd reduction(+ : total)
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = zone.from; j < zone.end; j++) {
         s[j] = exp_flushed(s[j] - top);
         total += s[j];
     }
     return total;
 }
 
-/* Turns the scores of queries [i, i + rows) for keys [c, c + n) into exponentials relative to the largest so far; those of
- * keys that a query does not see into 0. max, sum: by query; y: its sums */
-static void softmax_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, float *s, float *max, float *sum,
-                         Matrix y) {
-    float shrink[GEMM_ROWS], factors[KEYS + 6];
+/* Turns the scores of queries [i, i + rows) for keys [c, c + n), of which they see those of `all`, into exponentials
+ * relative to the largest so far; those of keys that a query does not see into 0. max, sum: by query; y: its sums */
+static void softmax_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, Range all, float *s, float *max,
+                         float *sum, Matrix y) {
+    const Range zone = zone_of(all, 0, n);
+    float shrink[GEMM_ROWS], factors[KEYS];
     for (int64_t r = 0; r < rows; r++) {
         const Range of = cut(seen(h, i + r, 1), c, n);
         float *row = s + r * GEMM_STEP;
         if (h->attr->cap > 0.0f || h->bias) settle(h, i + r, c, of.end, row, NULL);
-        const float top = largest(row + of.from, of.end - of.from, max[i + r]);
-        shrink[r] = top > max[i + r] ? max[i + r] - top : 0.0f;
-        max[i + r] = top;
+        fill_outside(row, of, zone, -INFINITY);
+        const float top = largest(row, zone), before = max[i + r];
+        shrink[r] = before < top ? before - top : 0.0f;
+        max[i + r] = before < top ? top : before;
     }
 #pragma omp simd
     for (int64_t r = 0; r < rows; r++) shrink[r] = exp_flushed(shrink[r]);
     for (int64_t r = 0; r < rows; r++) {
-        const Range of = cut(seen(h, i + r, 1), c, n);
         float *row = s + r * GEMM_STEP;
-        const int64_t count = of.end - of.from;
-        sum[i + r] = sum[i + r] * shrink[r] + (count ? exponentials(row + of.from, count, max[i + r]) : 0.0f);
-        clear_outside(row, of, n);
+        sum[i + r] = sum[i + r] * shrink[r] + exponentials(row, zone, max[i + r] > -INFINITY ? max[i + r] : 0.0f);
         if (shrink[r] != 1.0f) scale_row(row_at(y, i + r), h->width, shrink[r]);
-        if (h->attr->p > 0 && count) multiply(row + of.from, draw(h, factors, i + r, c + of.from, count), count);
+        if (h->attr->p == 0) continue;
+        draw(h, factors, i + r, c, zone);
+        multiply(row + zone.from, factors + zone.from, zone.end - zone.from);
     }
 }
 
@@ -316,7 +323,7 @@ static void forward_tile(const Head *h, const Space *w, int64_t i, int64_t rows,
         const Range of = cut(sees, at + c, keys);
         if (of.end == of.from) continue;
         scores(w->q_rows, GEMM_ROWS + 1, rows, w->k_turned + c * h->width, h->width, h->attr->scale, of, w->s);
-        softmax_tile(h, i, rows, at + c, keys, w->s, max, sum, y);
+        softmax_tile(h, i, rows, at + c, keys, of, w->s, max, sum, y);
         add_products(w->s, false, rows, w->v_plain + c * GEMM_COLUMNS, w->span, h->width, 1.0f, of, y, i);
     }
 }
@@ -365,10 +372,10 @@ static void forward_group(const KArgs *a, int64_t first, int64_t begin, int64_t 
 
 /* Turns scores into probabilities, and `dp`, the gradients of the probabilities after dropout, into those of the
  * scores; then applies dropout to the probabilities. inner: <dy, y> of the row */
-HOT static void slopes_row(float *s, float *dp, const float *factors, int64_t n, float lse, float inner) {
+FUSED HOT static void slopes_row(float *s, float *dp, const float *factors, Range zone, float lse, float inner) {
 #pragma omp simd
-    for (int64_t j = 0; j < n; j++) {
-        float p = exp_flushed(s[j] - lse);
+    for (int64_t j = zone.from; j < zone.end; j++) {
+        const float p = exp_flushed(s[j] - lse);
         dp[j] = p * (dp[j] * factors[j] - inner);
         s[j] = p * factors[j];
     }
@@ -400,27 +407,27 @@ static void add_to_bias(const Head *h, int64_t i, int64_t c, int64_t n, const fl
 /* The bias of keys that a query does not see has no gradient. */
 static void clear_bias(const Head *h) {
     if (!h->dbias || h->bias_later) return;
-    for (int64_t i = 0; i < h->queries; i++) clear_outside(h->dbias + i * h->keys, seen(h, i, 1), h->keys);
+    for (int64_t i = 0; i < h->queries; i++) fill_outside(h->dbias + i * h->keys, seen(h, i, 1), (Range){0, h->keys}, 0.0f);
 }
 
-/* Turns the scores s of queries [i, i + rows) for keys [c, c + n), and the gradients ds of the probabilities, into
- * probabilities after dropout and the gradients of scores before they are scaled. inner: by query of the tile */
-static void slopes_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, float *s, float *ds,
+/* Turns the scores s of queries [i, i + rows) for keys [c, c + n), of which they see those of `all`, and the gradients ds
+ * of the probabilities, into probabilities after dropout and the gradients of scores before they are scaled. inner: by
+ * query of the tile */
+static void slopes_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, Range all, float *s, float *ds,
                         const float *inner) {
     const bool settled = h->attr->cap > 0.0f || h->bias;
-    float drawn[KEYS + 6], slope[KEYS];
-    const float *factors = drawn;
-    for (int64_t k = 0; k < n && h->attr->p == 0; k++) drawn[k] = 1.0f;
+    const Range zone = zone_of(all, GEMM_ROWS, n);
+    float factors[KEYS], slope[KEYS];
+    for (int64_t j = zone.from; j < zone.end; j++) factors[j] = 1.0f;
     for (int64_t r = 0; r < rows; r++, s += GEMM_STEP, ds += GEMM_STEP) {
         const Range of = cut(seen(h, i + r, 1), c, n);
-        const int64_t count = of.end - of.from;
         if (settled) settle(h, i + r, c, of.end, s, slope);
-        if (h->attr->p > 0 && count) factors = draw(h, drawn, i + r, c + of.from, count);
-        slopes_row(s + of.from, ds + of.from, factors, count, h->lse[i + r], inner[r]);
-        add_to_bias(h, i + r, c + of.from, count, ds + of.from);
-        if (settled) multiply(ds + of.from, slope + of.from, count);
-        clear_outside(s, of, n);
-        clear_outside(ds, of, n);
+        fill_outside(s, of, zone, -INFINITY);
+        fill_outside(ds, of, zone, 0.0f);
+        if (h->attr->p > 0) draw(h, factors, i + r, c, zone);
+        slopes_row(s, ds, factors, zone, h->lse[i + r], inner[r]);
+        add_to_bias(h, i + r, c + of.from, of.end - of.from, ds + of.from);
+        if (settled) multiply(ds + of.from, slope + of.from, of.end - of.from);
     }
 }
 
@@ -458,7 +465,7 @@ static void back_block(const Head *h, const Space *w, int64_t i, int64_t rows, i
             if (of.end == of.from) continue;
             scores(w->q_rows + row * GEMM_STEP, CAPACITY, height, w->k_turned + c * h->width, h->width, h->attr->scale, of, s);
             scores(w->dy_rows + row * GEMM_STEP, CAPACITY, height, w->v_turned + c * h->width, h->width, 1.0f, of, ds);
-            slopes_tile(h, i + row, height, at + c, keys, s, ds, inner + row);
+            slopes_tile(h, i + row, height, at + c, keys, of, s, ds, inner + row);
             add_products(ds, false, height, w->k_plain + c * GEMM_COLUMNS, w->span, h->width, h->attr->scale, of, dq, i + row);
         }
         if (all.end > all.from)

@@ -103,10 +103,12 @@ __attribute__((noinline)) static void leave_part(const GemmTile *t, int64_t row,
 
 INLINE void leave(const GemmTile *t, int64_t row, R s0, R s1) {
     float *to = t->c + row * t->c_step, sums[GEMM_COLUMNS];
-    if (t->columns == GEMM_COLUMNS) {
-        if (t->add) s0 += *(const R *)to, s1 += *(const R *)(to + GEMM_LANES);
+    if (t->columns == GEMM_COLUMNS || t->columns == GEMM_LANES) {
+        const bool two = t->columns == GEMM_COLUMNS;
+        if (t->add) s0 += *(const R *)to;
+        if (t->add && two) s1 += *(const R *)(to + GEMM_LANES);
         *(R *)to = s0;
-        *(R *)(to + GEMM_LANES) = s1;
+        if (two) *(R *)(to + GEMM_LANES) = s1;
         return;
     }
     *(R *)sums = s0;
