@@ -445,6 +445,9 @@ $(BUILD)/tests/bench/products-%: tests/bench/products.c kernels/cpu/gemm.c kerne
 bench-products: $(BUILD)/tests/bench/products-$(ISA) ## matrix products beside oneDNN's, and those of BLAS, a library's path, by ISA (v4, v3)
 	$(Q)ONEDNN_MAX_CPU_ISA=$(ONEDNN_$(ISA)) $< $(BLAS)
 
+bench-attention: $(BUILD)/tests/bench/attention ## attention on the CPU beside the roof, and PyTorch's (in PYTHON); CASE="TYPE TOKENS GROUP DROPOUT"
+	$(Q)$(PYTHON) tests/bench/attention.py $< $(CASE)
+
 ROOT_MPI = $(if $(filter 0,$(shell id -u)),--allow-run-as-root)
 bench-ranks: all $(BUILD)/tests/bench/collectives ## how long collective ops take beside MPI's own, on RANKS (2) ranks
 	$(Q)OMP_NUM_THREADS=1 mpirun $(ROOT_MPI) --oversubscribe --bind-to none -n $(or $(RANKS),2) \
@@ -575,7 +578,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated shadow cuda-count test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check arm64-check slurm-check fit-check gpu-check gpu-pack bench bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated shadow cuda-count test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check arm64-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)

@@ -85,8 +85,8 @@ static void measure(Device *d, const Case *c, DType t, int group, float p, doubl
     const double square = (double)c->tokens * (double)(c->causal ? c->tokens + 1 : 2 * c->tokens);
     const double work = 2 * square * (double)(c->width * heads * samples); /* of the two products forward */
     const double y = work / forward / 1e9, dx = 2.5 * work / backward / 1e9;
-    printf("%s,%lld,%lld,%d,%lld,%d,%s,%g,%.0f,%.0f,%.0f,%.0f\n", dtype_name(t), (long long)samples, (long long)c->tokens, heads,
-           (long long)c->width, group, c->causal ? "causal" : "plain", p, y, dx, 100e9 * y / roof, 100e9 * dx / roof);
+    printf("%s,%lld,%lld,%d,%lld,%d,%s,%g,%.0f,%.0f,%.0f,%.0f\n", dtype_name(t), (long long)samples, (long long)c->tokens,
+           heads, (long long)c->width, group, c->causal ? "causal" : "plain", (double)p, y, dx, 100e9 * y / roof, 100e9 * dx / roof);
     fflush(stdout);
     void *const own[] = {f.attention.q.data, f.attention.y.data, f.attention.lse.data, f.attention.calls.data,
         b.attention_dx.dy.data, b.attention_dx.dq.data, f.workspace, b.workspace};
