@@ -387,7 +387,7 @@ static const AttentionCase attentions[] = {
     {"sequences, one head of keys, window", 2, 1, 1, 2, 200, 16, 0, 0, .parts = {1, 1, 1, 1}, 20, .lengths = {100, 7, 50}},
     {"sequences, cap, bias by head and sample", 2, 1, 1, 2, 140, 12, 0, 0, .parts = {3}, 0, 0.9f, 4, .lengths = {70, 5}},
     {"spans, causal, grouped, dropout", 2, 1, 1, 1, 270, 256, 0.2f, 0, .parts = {1, 1, 1, 1}},
-    {"spans, fewer queries", 1, 0, 0, 2, 3, 130, 0, 520, .parts = {1, 2}},
+    {"spans, fewer queries", 1, 0, 0, 2, 3, 130, 0, 513, .parts = {1, 2}},
     {"spans, window, bias, sequences", 1, 1, 1, 1, 290, 128, 0, 0, .parts = {3}, 150, 0, 1, .lengths = {257, 7}},
     {"head wider than a part of a sum", 1, 1, 1, 1, 70, 273, 0, 0, .parts = {3}},
     {"sequences, wide head", 1, 1, 1, 1, 70, 131, 0, 0, .parts = {3}, .lengths = {33, 20}},
