@@ -28,7 +28,7 @@
 
 /* UNIT: rows that are cut into tiles. QUERIES: rows whose probabilities the gradient keeps. KEYS: of a block.
  * SPAN_NUMBERS: of the keys of a span, if these are at least a block. */
-enum { UNIT = 64, QUERIES = 128, KEYS = 256, SPAN_NUMBERS = 1 << 15 };
+enum { UNIT = 64, QUERIES = 64, KEYS = 256, SPAN_NUMBERS = 1 << 15 };
 enum { UNIT_TILES = (UNIT + GEMM_ROWS - 1) / GEMM_ROWS };
 
 /* A head's rows in an operand, from element `at` on; v: NULL if there are none */
@@ -189,30 +189,32 @@ static void add_products(const float *a, bool turned, int64_t rows, const float 
 /* A thread's part. Narrow: for operands of 16 bits */
 typedef struct Space {
     int64_t span;               /* keys, a multiple of KEYS if there are more than it has */
+    int64_t rows;               /* back: queries whose probabilities are kept, at most */
     float *k_turned, *v_turned, *k_plain, *v_plain;
-    float *q_rows, *dy_rows, *q_plain, *dy_plain;
-    float *s, *ds;              /* (QUERIES or GEMM_ROWS, GEMM_STEP) and a row more, that may be read */
+    float *q_rows, *dy_rows;    /* of a tile */
+    float *q_plain, *dy_plain;  /* of `rows` queries */
+    float *s, *ds;              /* forward of a tile, back of `rows` queries; and a row more, that may be read */
     float *max, *sum;           /* forward (group, queries) */
     float *sums[3];             /* narrow: of y (group, queries, D); of dq (group, queries, D), dk, dv (span, D) */
 } Space;
 
-static int64_t rows_kept(bool back) { return back ? QUERIES : GEMM_ROWS; }
+enum { TILE_CAPACITY = GEMM_ROWS + 1 }; /* with the row more */
 
 static Space take_space(const Head *h, bool back, bool narrow, Room *r) {
     const int64_t d = h->width, padded = up(d, GEMM_COLUMNS) * GEMM_COLUMNS, group = group_of(h->attr);
-    const int64_t most = max_i64(1, SPAN_NUMBERS / d / KEYS) * KEYS, rows = rows_kept(back);
-    Space s = {.span = min_i64(most, up(h->keys, GEMM_COLUMNS) * GEMM_COLUMNS)};
-    const int64_t factor = up(d, GEMM_DEPTH) * (rows + 1) * GEMM_STEP;
+    const int64_t most = max_i64(1, SPAN_NUMBERS / d / KEYS) * KEYS, factor = up(d, GEMM_DEPTH) * TILE_CAPACITY * GEMM_STEP;
+    Space s = {.span = min_i64(most, up(h->keys, GEMM_COLUMNS) * GEMM_COLUMNS), .rows = min_i64(QUERIES, h->queries)};
+    const int64_t kept = ((back ? s.rows : GEMM_ROWS) + 1) * GEMM_STEP;
     s.k_turned = room_take(r, s.span * d);
     s.q_rows = room_take(r, factor);
-    s.s = room_take(r, (rows + 1) * GEMM_STEP);
+    s.s = room_take(r, kept);
     if (back) {
         s.v_turned = room_take(r, s.span * d);
         s.k_plain = room_take(r, s.span * padded);
         s.dy_rows = room_take(r, factor);
-        s.q_plain = room_take(r, QUERIES * padded);
-        s.dy_plain = room_take(r, QUERIES * padded);
-        s.ds = room_take(r, (rows + 1) * GEMM_STEP);
+        s.q_plain = room_take(r, s.rows * padded);
+        s.dy_plain = room_take(r, s.rows * padded);
+        s.ds = room_take(r, kept);
     } else {
         s.v_plain = room_take(r, s.span * padded);
         s.max = room_take(r, group * h->queries);
@@ -317,12 +319,12 @@ static void forward_tile(const Head *h, const Space *w, int64_t i, int64_t rows,
                          float *sum, Matrix y) {
     const Range sees = seen(h, i, rows);
     if (sees.end <= at || sees.from >= at + n) return;
-    pack_rows(&h->q, i, rows, h->width, GEMM_ROWS + 1, w->q_rows);
+    pack_rows(&h->q, i, rows, h->width, TILE_CAPACITY, w->q_rows);
     for (int64_t c = 0; c < n; c += KEYS) {
         const int64_t keys = min_i64(KEYS, n - c);
         const Range of = cut(sees, at + c, keys);
         if (of.end == of.from) continue;
-        scores(w->q_rows, GEMM_ROWS + 1, rows, w->k_turned + c * h->width, h->width, h->attr->scale, of, w->s);
+        scores(w->q_rows, TILE_CAPACITY, rows, w->k_turned + c * h->width, h->width, h->attr->scale, of, w->s);
         softmax_tile(h, i, rows, at + c, keys, of, w->s, max, sum, y);
         add_products(w->s, false, rows, w->v_plain + c * GEMM_COLUMNS, w->span, h->width, 1.0f, of, y, i);
     }
@@ -391,7 +393,7 @@ HOT static float dot(const float *a, const float *b, int64_t n) {
 /* <dy, y> of query i, whose dy is the row of dy_rows (pack_rows) that begins at `dy` */
 static float inner_of(const Head *h, int64_t i, const float *dy) {
     float scratch[GEMM_DEPTH], sum = 0.0f;
-    for (int64_t f = 0; f < h->width; f += GEMM_DEPTH, dy += (QUERIES + 1) * GEMM_STEP) {
+    for (int64_t f = 0; f < h->width; f += GEMM_DEPTH, dy += TILE_CAPACITY * GEMM_STEP) {
         const int64_t n = min_i64(GEMM_DEPTH, h->width - f);
         sum += dot(dy, block_load(h->y.v, h->y.at + i * h->y.step + f, n, scratch), n);
     }
@@ -438,23 +440,21 @@ static void add_to_keys(const Head *h, const Space *w, int64_t i, int64_t rows, 
         const int64_t key = tile_begin(t, n), next = tile_begin(t + 1, n);
         while (r.from < rows && seen(h, i + r.from, 1).end <= c + key) r.from++;
         while (r.end < rows && seen(h, i + r.end, 1).from < c + next) r.end++;
-        add_products(w->s + key, true, next - key, w->dy_plain, QUERIES, h->width, 1.0f, r, dv, key);
-        add_products(w->ds + key, true, next - key, w->q_plain, QUERIES, h->width, h->attr->scale, r, dk, key);
+        add_products(w->s + key, true, next - key, w->dy_plain, w->rows, h->width, 1.0f, r, dv, key);
+        add_products(w->ds + key, true, next - key, w->q_plain, w->rows, h->width, h->attr->scale, r, dk, key);
     }
 }
 
 /* The parts of queries [i, i + rows) and the span's keys, [at, at + n), in dq, dk and dv; row 0 of these two is key at. */
 static void back_block(const Head *h, const Space *w, int64_t i, int64_t rows, int64_t at, int64_t n, Matrix dq, Matrix dk,
                        Matrix dv) {
-    enum { CAPACITY = QUERIES + 1 };
     const Range sees = seen(h, i, rows);
-    float inner[QUERIES];
+    const float scale = h->attr->scale;
+    const int64_t d = h->width;
+    float inner[GEMM_ROWS];
     if (sees.end <= at || sees.from >= at + n) return;
-    pack_rows(&h->q, i, rows, h->width, CAPACITY, w->q_rows);
-    pack_rows(&h->dy, i, rows, h->width, CAPACITY, w->dy_rows);
-    pack_plain(&h->q, i, rows, h->width, QUERIES, w->q_plain);
-    pack_plain(&h->dy, i, rows, h->width, QUERIES, w->dy_plain);
-    for (int64_t r = 0; r < rows; r++) inner[r] = inner_of(h, i + r, w->dy_rows + r * GEMM_STEP);
+    pack_plain(&h->q, i, rows, d, w->rows, w->q_plain);
+    pack_plain(&h->dy, i, rows, d, w->rows, w->dy_plain);
     for (int64_t c = 0; c < n; c += KEYS) {
         const int64_t keys = min_i64(KEYS, n - c);
         const Range all = cut(sees, at + c, keys);
@@ -463,10 +463,13 @@ static void back_block(const Head *h, const Space *w, int64_t i, int64_t rows, i
             const Range of = cut(seen(h, i + row, height), at + c, keys);
             float *s = w->s + row * GEMM_STEP, *ds = w->ds + row * GEMM_STEP;
             if (of.end == of.from) continue;
-            scores(w->q_rows + row * GEMM_STEP, CAPACITY, height, w->k_turned + c * h->width, h->width, h->attr->scale, of, s);
-            scores(w->dy_rows + row * GEMM_STEP, CAPACITY, height, w->v_turned + c * h->width, h->width, 1.0f, of, ds);
-            slopes_tile(h, i + row, height, at + c, keys, of, s, ds, inner + row);
-            add_products(ds, false, height, w->k_plain + c * GEMM_COLUMNS, w->span, h->width, h->attr->scale, of, dq, i + row);
+            pack_rows(&h->q, i + row, height, d, TILE_CAPACITY, w->q_rows);
+            pack_rows(&h->dy, i + row, height, d, TILE_CAPACITY, w->dy_rows);
+            for (int64_t r = 0; r < height; r++) inner[r] = inner_of(h, i + row + r, w->dy_rows + r * GEMM_STEP);
+            scores(w->q_rows, TILE_CAPACITY, height, w->k_turned + c * d, d, scale, of, s);
+            scores(w->dy_rows, TILE_CAPACITY, height, w->v_turned + c * d, d, 1.0f, of, ds);
+            slopes_tile(h, i + row, height, at + c, keys, of, s, ds, inner);
+            add_products(ds, false, height, w->k_plain + c * GEMM_COLUMNS, w->span, d, scale, of, dq, i + row);
         }
         if (all.end > all.from)
             add_to_keys(h, w, i, rows, at + c, keys, matrix(row_at(dk, c), dk.stride), matrix(row_at(dv, c), dv.stride));
@@ -487,7 +490,8 @@ static void back_span(const Head *h, const Space *w, int64_t k, int64_t at) {
         clear_rows(dv, 0, n, d);
     }
     if (!at) clear_rows(dq, 0, h->queries, d);
-    for (int64_t i = 0; i < h->queries; i += QUERIES) back_block(h, w, i, min_i64(QUERIES, h->queries - i), at, n, dq, dk, dv);
+    for (int64_t i = 0; i < h->queries; i += w->rows)
+        back_block(h, w, i, min_i64(w->rows, h->queries - i), at, n, dq, dk, dv);
     if (at + n == h->keys) leave_rows(&h->dq, 0, h->queries, d, dq.at);
     if (k + 1 < group_of(h->attr)) return;
     leave_rows(&h->dk, at, n, d, dk.at);
