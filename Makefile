@@ -436,14 +436,24 @@ bench-bf16: all ## steps in bf16 beside fp32 on processors without instructions 
 ISA ?= v4
 ONEDNN_v4 = AVX512_CORE
 ONEDNN_v3 = AVX2
+XSMM_v4 = skx
+XSMM_v3 = hsw
 $(BUILD)/tests/bench/products-%: tests/bench/products.c kernels/cpu/gemm.c kernels/cpu/gemm_tiles.c kernels/cpu/gemm.h \
     kernels/cpu/gemm_tiles.h
 	@mkdir -p $(@D)
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(ISA_$*) -Wno-psabi -Ikernels/cpu -MF /dev/null -o $@ $(filter %.c,$^) $(LIBS) $(EXTRA)
 
-bench-products: $(BUILD)/tests/bench/products-$(ISA) ## matrix products beside oneDNN's, and those of BLAS, a library's path, by ISA (v4, v3)
-	$(Q)ONEDNN_MAX_CPU_ISA=$(ONEDNN_$(ISA)) $< $(BLAS)
+# libxsmm comes as an archive (Debian's libxsmm-dev): XSMM=/usr/lib/libxsmm.a
+$(BUILD)/tests/bench/xsmm.so: $(XSMM)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -shared -o $@ -Wl,--whole-archive $(XSMM) -Wl,--no-whole-archive $(wildcard $(XSMM:.a=noblas.a)) -lpthread -ldl -lm
+
+bench-products: $(BUILD)/tests/bench/products-$(ISA) $(if $(XSMM),$(BUILD)/tests/bench/xsmm.so) ## matrix products beside oneDNN's, and those of BLAS (a library) and XSMM (libxsmm.a), by ISA (v4, v3)
+	$(Q)ONEDNN_MAX_CPU_ISA=$(ONEDNN_$(ISA)) LIBXSMM_TARGET=$(XSMM_$(ISA)) $< $(BLAS) $(filter %.so,$^)
+
+bench-attention: $(BUILD)/tests/bench/attention ## attention on the CPU beside the roof, and PyTorch's (in PYTHON); CASE="TYPE TOKENS GROUP DROPOUT"
+	$(Q)$(PYTHON) tests/bench/attention.py $< $(CASE)
 
 ROOT_MPI = $(if $(filter 0,$(shell id -u)),--allow-run-as-root)
 bench-ranks: all $(BUILD)/tests/bench/collectives ## how long collective ops take beside MPI's own, on RANKS (2) ranks
@@ -575,7 +585,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated shadow cuda-count test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check arm64-check slurm-check fit-check gpu-check gpu-pack bench bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated shadow cuda-count test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check arm64-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)

@@ -1,50 +1,82 @@
 /* attention.c: y = dropout(softmax(scale q k^T)) v for each sample and head, and its gradient. Scores exist for one
- * tile of rows and columns at a time. The tiles of a row go from left to right; the row keeps its largest score and
- * the sum of exponentials relative to it (Dao et al. 2022, "FlashAttention"). The gradient computes the scores again,
- * and the probabilities from them and from lse, the logarithm of that sum.
+ * tile of rows and a block of columns at a time. The blocks of a row go from left to right; the row keeps its largest
+ * score and the sum of exponentials relative to it (Dao et al. 2022, "FlashAttention"). The gradient computes the scores
+ * again, and the probabilities from them and from lse, the logarithm of that sum.
  *
- * A thread takes one head of one sample at a time. Where several heads of q share one of k and v, the gradient takes
- * these heads one after the other on one thread, so that dk and dv are their sum in that order. Tiles of keys that no
- * query of a tile sees are left out: those after it if causal, those before its window or its sequence. */
+ *                       a span: packed, stays in the second cache
+ *   keys          |  block  |  block  |  block  |  block  |
+ *   queries  tile |  s: scores, then probabilities        |   tiles: gemm_tiles.h; UNIT rows are cut into tiles, so
+ *            tile |                                       |   that a tile never has rows of two units
+ *
+ * Keys and values are packed, as fp32, a span at a time, for all queries that see the span. Forward, a tile of queries
+ * is done with a block at once: its scores stay in the first cache. Backward, the probabilities and their gradients of
+ * QUERIES rows are kept, since these are the terms of the sums that are added to dk and dv.
+ *
+ * A thread takes one head of k and v of one sample at a time, with the heads of q that share it; forward, where there
+ * are fewer of them than threads, some of its queries. All sums have an order of their own, that of the keys or that of
+ * the queries: so neither the threads nor the spans change a bit. Tiles of keys that no query of a tile sees are left
+ * out: those after it if causal, those before its window or its sequence. */
 #include "program/attention.h"
+
+#include <omp.h>
+
 #include "cpu.h"
-#include "vector_math.h"
 #include "fp32_workspace.h"
+#include "gemm_tiles.h"
+#include "lanes.h"
+#include "vector_math.h"
 
-enum { TILE = 64 };
+/* UNIT: rows that are cut into tiles. QUERIES: rows whose probabilities the gradient keeps. KEYS: of a block.
+ * SPAN_NUMBERS: of the keys of a span, if these are at least a block. */
+enum { UNIT = 64, QUERIES = 64, KEYS = 256, SPAN_NUMBERS = 1 << 15 };
+enum { UNIT_TILES = (UNIT + GEMM_ROWS - 1) / GEMM_ROWS };
 
-/* One sample's head: matrices of (queries, D) or (keys, D) */
+/* A head's rows in an operand, from element `at` on; v: NULL if there are none */
+typedef struct Rows { const View *v; int64_t at, step; } Rows;
+
+/* One sample's head: rows of (queries, D) or (keys, D) */
 typedef struct Head {
     const AttentionAttr *attr;
     int64_t queries, keys, width; /* T, S, D */
-    Matrix q, k, v, y, dq, dk, dv, dy;
+    Rows q, k, v, y;
     const int32_t *positions; /* (queries), of sequences in a row; NULL: it is one sequence */
-    const float *bias;       /* (queries, keys); NULL: none */
-    float *dbias;
-    bool bias_later;         /* dbias already holds the sums over other samples or heads */
-    float *lse;
-    int64_t index;           /* of this head among all samples' */
-    bool later;              /* dk and dv already hold the sums over other heads of q */
+    const float *bias;        /* (queries, keys); NULL: none */
+    int64_t index;            /* of this head among all samples' */
     uint64_t seed;
     uint32_t call;
+    float *lse;
+    Rows dy, dq, dk, dv;      /* back */
+    float *dbias;
+    bool bias_later;          /* dbias already holds the sums over other samples or heads */
 } Head;
 
-/* A sample's rows, from `feature` on; v is (N, T, F) or (T, N, F) in fp32. */
-static Matrix steps_of(const View *v, bool batch_first, int64_t sample, int64_t feature) {
+/* Which of the queries, keys or sums [from, end) there are */
+typedef struct Range { int64_t from, end; } Range;
+
+static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
+static Range cut(Range r, int64_t at, int64_t n) { /* what of r lies in [at, at + n), counted from there */
+    const int64_t end = max_i64(0, min_i64(r.end - at, n));
+    return (Range){min_i64(end, max_i64(0, r.from - at)), end};
+}
+
+/* ---- operands */
+
+/* A sample's rows, from `feature` on; v is (N, T, F) or (T, N, F). */
+static Rows rows_of(const View *v, bool batch_first, int64_t sample, int64_t feature) {
     int64_t n = v->shape.dim[2], row = batch_first ? sample * v->shape.dim[1] : sample;
-    return matrix((float *)v->data + row * n + feature, batch_first ? n : v->shape.dim[1] * n);
+    return (Rows){v, row * n + feature, batch_first ? n : v->shape.dim[1] * n};
 }
 
 /* How many heads of q share one of k and v */
 static int64_t group_of(const AttentionAttr *a) { return a->heads / a->kv_heads; }
 
 /* part[3]: the head's q, k and v. qkv[3]: the operands, or their gradients */
-static void find_parts(const View *qkv, const Head *h, Matrix *part) {
+static void find_parts(const View *qkv, const Head *h, Rows *part) {
     int64_t sample = h->index / h->attr->heads, head = h->index % h->attr->heads;
     for (int k = 0; k < 3; k++) {
         AttentionPart p = attention_part(qkv, k, h->attr, h->width);
         int64_t own = k ? head / group_of(h->attr) : head;
-        part[k] = steps_of(&qkv[p.operand], h->attr->batch_first, sample, p.feature + own * h->width);
+        part[k] = rows_of(&qkv[p.operand], h->attr->batch_first, sample, p.feature + own * h->width);
     }
 }
 
@@ -52,41 +84,148 @@ static float *bias_of(const View *bias, const AttentionAttr *a, int64_t index) {
     return bias->count ? (float *)bias->data + attention_bias_at(bias, index / a->heads, index % a->heads) : NULL;
 }
 
+/* The sizes that all heads of an op share */
+static Head sizes_of(const KArgs *a, const View *qkv, const View *y) {
+    const AttentionAttr *attr = &a->attr->attention;
+    const int time = attr->batch_first ? 1 : 0;
+    assert(attr->heads > 0 && attr->kv_heads > 0 && attr->heads % attr->kv_heads == 0);
+    assert(y->shape.rank == 3 && y->shape.dim[2] % attr->heads == 0 && 0 <= attr->p && attr->p <= 1);
+    Head h = {.attr = attr, .queries = y->shape.dim[time], .width = y->shape.dim[2] / attr->heads, .seed = a->seed};
+    h.keys = qkv[attention_part(qkv, 1, attr, h.width).operand].shape.dim[time];
+    return h;
+}
+
 /* Head `index` of all samples'. */
 static Head head_of(const KArgs *a, const View *qkv, const View *y, const View *bias, const View *positions,
                     int64_t index) {
     const AttentionAttr *attr = &a->attr->attention;
-    const int time = attr->batch_first ? 1 : 0;
-    Head h = {.attr = attr, .queries = y->shape.dim[time], .width = y->shape.dim[2] / attr->heads, .seed = a->seed};
-    Matrix part[3];
-    h.keys = qkv[attention_part(qkv, 1, attr, h.width).operand].shape.dim[time];
+    Head h = sizes_of(a, qkv, y);
+    Rows part[3];
     h.index = index;
     h.bias = bias_of(bias, attr, index);
     h.positions = attention_positions(positions, index / attr->heads);
     find_parts(qkv, &h, part);
     h.q = part[0], h.k = part[1], h.v = part[2];
-    h.y = steps_of(y, attr->batch_first, index / attr->heads, index % attr->heads * h.width);
+    h.y = rows_of(y, attr->batch_first, index / attr->heads, index % attr->heads * h.width);
     return h;
 }
 
+/* The keys that queries [i, i + rows) see, at least one of them each. */
+static Range seen(const Head *h, int64_t i, int64_t rows) {
+    return (Range){attention_first(h->attr, h->positions, i), attention_end(h->attr, i + rows - 1, h->keys)};
+}
+
+/* Where sums of rows are made: where they lie, if they are fp32, else in `scratch` (rows, D). */
+static Matrix sums_of(const Rows *r, int64_t width, float *scratch) {
+    return r->v->dtype == DT_F32 ? matrix((float *)r->v->data + r->at, r->step) : matrix(scratch, width);
+}
+
+static void leave_rows(const Rows *r, int64_t row, int64_t rows, int64_t width, const float *sums) {
+    for (int64_t k = 0; k < rows && r->v->dtype != DT_F32; k++)
+        block_store(r->v, r->at + (row + k) * r->step, width, sums + k * width);
+}
+
 static float *row_at(Matrix m, int64_t i) { return m.at + i * m.stride; }
-static Matrix from_row(Matrix m, int64_t i) { return matrix(row_at(m, i), m.stride); }
-static Matrix across(Matrix m, int64_t i) { return transposed(row_at(m, i), m.stride); }
 
-static int64_t first_key(const Head *h, int64_t i) { return attention_first(h->attr, h->positions, i); }
-
-/* Of the keys [c, c + n), query i sees those from *from to the end that is returned. There may be none. */
-static int64_t seen(const Head *h, int64_t i, int64_t c, int64_t n, int64_t *from) {
-    const int64_t end = max_i64(0, min_i64(n, attention_end(h->attr, i, h->keys) - c));
-    *from = min_i64(end, max_i64(0, first_key(h, i) - c));
-    return end;
+static void clear_rows(Matrix m, int64_t row, int64_t rows, int64_t width) {
+    for (int64_t k = row; k < row + rows; k++) memset(row_at(m, k), 0, (size_t)width * sizeof(float));
 }
 
-/* The keys that queries [row, row + rows) see end here, and begin in this tile. */
-static int64_t columns_of(const Head *h, int64_t row, int64_t rows) {
-    return attention_end(h->attr, row + rows - 1, h->keys);
+/* ---- packed operands, and the sums of tiles */
+
+/* Tile `tile` of `rows` rows: tiles of a unit have even begins, and heights as like as can be. */
+static int64_t tile_begin(int64_t tile, int64_t rows) {
+    const int64_t unit = tile / UNIT_TILES * UNIT, left = min_i64(UNIT, rows - unit), tiles = up(left, GEMM_ROWS);
+    const int64_t in_unit = tile % UNIT_TILES;
+    return in_unit >= tiles ? rows : unit + (in_unit ? up(left, 2) * in_unit / tiles * 2 : 0);
 }
-static int64_t first_column(const Head *h, int64_t row) { return first_key(h, row) / TILE * TILE; }
+static int64_t tiles_in(int64_t rows) { return rows / UNIT * UNIT_TILES + up(rows % UNIT, GEMM_ROWS); }
+
+/* A span of keys, or a block of queries, packed. Of a sum over features (turned): rows, as columns of panels (D,
+ * GEMM_COLUMNS), one after the other; of a sum over rows: features, as columns of panels (capacity, GEMM_COLUMNS). */
+static void pack_turned(const Rows *r, int64_t row, int64_t rows, int64_t width, float *to) {
+    for (int64_t k = 0; k < rows; k += GEMM_COLUMNS)
+        gemm_turn(r->v->dtype, r->v->data, r->at + (row + k) * r->step, r->step, min_i64(GEMM_COLUMNS, rows - k), width,
+                  width, to + k * width, GEMM_COLUMNS);
+}
+
+static void pack_plain(const Rows *r, int64_t row, int64_t rows, int64_t width, int64_t capacity, float *to) {
+    for (int64_t f = 0; f < width; f += GEMM_COLUMNS)
+        gemm_copy(r->v->dtype, r->v->data, r->at + row * r->step + f, r->step, rows, min_i64(GEMM_COLUMNS, width - f),
+                  to + f * capacity, GEMM_COLUMNS);
+}
+
+/* Rows as first factors of sums over features: pieces of GEMM_DEPTH features, each of `capacity` rows */
+static void pack_rows(const Rows *r, int64_t row, int64_t rows, int64_t width, int64_t capacity, float *to) {
+    for (int64_t f = 0; f < width; f += GEMM_DEPTH)
+        gemm_copy(r->v->dtype, r->v->data, r->at + row * r->step + f, r->step, rows, min_i64(GEMM_DEPTH, width - f),
+                  to + up(f, GEMM_DEPTH) * capacity * GEMM_STEP, GEMM_STEP);
+}
+
+/* s (rows, GEMM_STEP): columns of `range`, and those of their panels, become scale a b^T. a: of pack_rows; b: of
+ * pack_turned, from the column 0 of s on */
+static void scores(const float *a, int64_t capacity, int64_t rows, const float *b, int64_t width, float scale, Range range,
+                   float *s) {
+    for (int64_t c = range.from / GEMM_COLUMNS * GEMM_COLUMNS; c < range.end; c += GEMM_COLUMNS)
+        for (int64_t f = 0; f < width; f += GEMM_DEPTH)
+            gemm_tile(&(GemmTile){.a = a + up(f, GEMM_DEPTH) * capacity * GEMM_STEP, .b = b + c * width + f * GEMM_COLUMNS,
+                .depth = min_i64(GEMM_DEPTH, width - f), .rows = rows,
+                .columns = range.end - c > GEMM_LANES ? GEMM_COLUMNS : GEMM_LANES, .c = s + c, .c_step = GEMM_STEP,
+                .scale = scale, .add = f > 0});
+}
+
+/* c (rows, D) += scale a b over the terms of `range`. a: rows of s, or its columns if turned; b: of pack_plain */
+static void add_products(const float *a, bool turned, int64_t rows, const float *b, int64_t capacity, int64_t width,
+                         float scale, Range range, Matrix c, int64_t row) {
+    for (int64_t f = 0; f < width && range.end > range.from; f += GEMM_COLUMNS)
+        gemm_tile(&(GemmTile){.a = a + range.from * (turned ? GEMM_STEP : 1), .turned = turned,
+            .b = b + f * capacity + range.from * GEMM_COLUMNS, .depth = range.end - range.from, .rows = rows,
+            .columns = min_i64(GEMM_COLUMNS, width - f), .c = row_at(c, row) + f, .c_step = c.stride, .scale = scale,
+            .add = true});
+}
+
+/* ---- workspace */
+
+/* A thread's part. Narrow: for operands of 16 bits */
+typedef struct Space {
+    int64_t span;               /* keys, a multiple of KEYS if there are more than it has */
+    int64_t rows;               /* back: queries whose probabilities are kept, at most */
+    float *k_turned, *v_turned, *k_plain, *v_plain;
+    float *q_rows, *dy_rows;    /* of a tile */
+    float *q_plain, *dy_plain;  /* of `rows` queries */
+    float *s, *ds;              /* forward of a tile, back of `rows` queries; and a row more, that may be read */
+    float *max, *sum;           /* forward (group, queries) */
+    float *sums[3];             /* narrow: of y (group, queries, D); of dq (group, queries, D), dk, dv (span, D) */
+} Space;
+
+enum { TILE_CAPACITY = GEMM_ROWS + 1 }; /* with the row more */
+
+static Space take_space(const Head *h, bool back, bool narrow, Room *r) {
+    const int64_t d = h->width, padded = up(d, GEMM_COLUMNS) * GEMM_COLUMNS, group = group_of(h->attr);
+    const int64_t most = max_i64(1, SPAN_NUMBERS / d / KEYS) * KEYS, factor = up(d, GEMM_DEPTH) * TILE_CAPACITY * GEMM_STEP;
+    Space s = {.span = min_i64(most, up(h->keys, GEMM_COLUMNS) * GEMM_COLUMNS), .rows = min_i64(QUERIES, h->queries)};
+    const int64_t kept = ((back ? s.rows : GEMM_ROWS) + 1) * GEMM_STEP;
+    s.k_turned = room_take(r, s.span * d);
+    s.q_rows = room_take(r, factor);
+    s.s = room_take(r, kept);
+    if (back) {
+        s.v_turned = room_take(r, s.span * d);
+        s.k_plain = room_take(r, s.span * padded);
+        s.dy_rows = room_take(r, factor);
+        s.q_plain = room_take(r, s.rows * padded);
+        s.dy_plain = room_take(r, s.rows * padded);
+        s.ds = room_take(r, kept);
+    } else {
+        s.v_plain = room_take(r, s.span * padded);
+        s.max = room_take(r, group * h->queries);
+        s.sum = room_take(r, group * h->queries);
+    }
+    for (int k = 0; narrow && k < (back ? 3 : 1); k++)
+        s.sums[k] = room_take(r, d * (k ? s.span : group * h->queries));
+    return s;
+}
+
+/* ---- scores */
 
 /* Caps the scores s[n] of query i for keys from c on, and adds the bias. slope[n], or NULL: the caps' derivatives */
 HOT static void settle(const Head *h, int64_t i, int64_t c, int64_t n, float *s, float *slope) {
@@ -99,37 +238,22 @@ HOT static void settle(const Head *h, int64_t i, int64_t c, int64_t n, float *s,
     for (int64_t j = 0; j < n && bias; j++) s[j] += bias[j];
 }
 
-/* factors[n], rounded up to a multiple of 4: what dropout multiplies probabilities by, from (row, column) on */
-static void draw(const Head *h, float *factors, int64_t row, int64_t column, int64_t n) {
-    uint64_t begin = dropout_row(h->index * h->queries + row, h->keys) + (uint64_t)column;
-    dropout_factors(factors, h->attr->p, h->seed, h->attr->id, h->call, begin, (int64_t)align_up((size_t)n, 4));
+/* factors[zone]: what dropout multiplies probabilities by, of row `row`, from column `column` on */
+static void draw(const Head *h, float *factors, int64_t row, int64_t column, Range zone) {
+    const uint64_t begin = dropout_row(h->index * h->queries + row, h->keys) + (uint64_t)(column + zone.from);
+    dropout_factors(factors + zone.from, h->attr->p, h->seed, h->attr->id, h->call, begin, zone.end - zone.from);
 }
 
-/* ---- forward */
-
-/* By row of a tile: the largest score so far, and the sum of exponentials relative to it */
-typedef struct Softmax { float max[TILE], sum[TILE]; } Softmax;
-
-/* Turns scores s[n] into exponentials relative to the new *max; returns the factor that earlier sums must be multiplied
- * by. */
-HOT static float exponentials(float *s, int64_t n, float *max, float *sum) {
-    float top = *max, total = 0.0f;
-#pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < n; j++) top = s[j] > top ? s[j] : top;
-#pragma omp simd reduction(+ : total)
-    for (int64_t j = 0; j < n; j++) {
-        s[j] = exp_flushed(s[j] - top);
-        total += s[j];
-    }
-    float shrink = expf(*max - top);
-    *max = top;
-    *sum = *sum * shrink + total;
-    return shrink;
+/* Which of the scores of a tile, that has those of `of`, its softmax makes: whole vectors. A key that no query of the tile
+ * sees has the probability 0 there; wider: so do all those that share a tile of keys with one that is seen. */
+static Range zone_of(Range of, int64_t wider, int64_t n) {
+    return (Range){max_i64(0, of.from - wider) / GEMM_LANES * GEMM_LANES, up(min_i64(n, of.end + wider), GEMM_LANES) * GEMM_LANES};
 }
 
-HOT static void scale_row(float *y, int64_t n, float by) {
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++) y[j] *= by;
+/* What the zone has outside of the range becomes x. */
+static void fill_outside(float *s, Range of, Range zone, float x) {
+    for (int64_t j = zone.from; j < min_i64(of.from, zone.end); j++) s[j] = x;
+    for (int64_t j = max_i64(of.end, zone.from); j < zone.end; j++) s[j] = x;
 }
 
 HOT static void multiply(float *s, const float *by, int64_t n) {
@@ -137,52 +261,123 @@ HOT static void multiply(float *s, const float *by, int64_t n) {
     for (int64_t j = 0; j < n; j++) s[j] *= by[j];
 }
 
-/* Adds the products of queries [i, i + rows) with keys and values [c, c + n) to y, which is not yet divided by its
- * sum. */
-static int forward_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, Softmax *m) {
-    float s[TILE * TILE], factors[TILE];
-    const bool later = c > first_column(h, i);
-    Matrix y = from_row(h->y, i);
-    int status = product(rows, n, h->width, h->attr->scale, from_row(h->q, i), across(h->k, c), false, matrix(s, TILE));
-    for (int64_t r = 0; r < rows && !status; r++) {
-        float *row = s + r * TILE;
-        int64_t from, end = seen(h, i + r, c, n, &from);
-        settle(h, i + r, c, end, row, NULL);
-        float shrink = end > from ? exponentials(row + from, end - from, &m->max[r], &m->sum[r]) : 1.0f;
-        memset(row, 0, (size_t)from * sizeof *row);
-        memset(row + end, 0, (size_t)(n - end) * sizeof *row);
-        if (later) scale_row(row_at(y, r), h->width, shrink);
-        if (h->attr->p == 0) continue;
-        draw(h, factors, i + r, c, n);
-        multiply(row, factors, n);
-    }
-    return status ? status : product(rows, h->width, n, 1.0f, matrix(s, TILE), from_row(h->v, c), later, y);
+HOT static void scale_row(float *y, int64_t n, float by) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) y[j] *= by;
 }
 
-static int forward_head(const Head *h) {
-    int status = 0;
-    for (int64_t i = 0; i < h->queries && !status; i += TILE) {
-        int64_t rows = min_i64(TILE, h->queries - i), columns = columns_of(h, i, rows);
-        Softmax m;
-        for (int64_t r = 0; r < rows; r++) m.max[r] = -INFINITY, m.sum[r] = 0.0f;
-        for (int64_t c = first_column(h, i); c < columns && !status; c += TILE)
-            status = forward_tile(h, i, rows, c, min_i64(TILE, columns - c), &m);
-        for (int64_t r = 0; r < rows; r++) {
-            scale_row(row_at(h->y, i + r), h->width, 1.0f / m.sum[r]);
-            if (h->lse) h->lse[i + r] = m.max[r] + logf(m.sum[r]);
-        }
+/* ---- forward */
+
+HOT static float largest(const float *s, Range zone) {
+    float top = -INFINITY;
+#pragma omp simd reduction(max : top)
+    for (int64_t j = zone.from; j < zone.end; j++) top = s[j] > top ? s[j] : top;
+    return top;
+}
+
+/* Turns scores into exponentials relative to `top`; returns their sum. */
+FUSED HOT static float exponentials(float *s, Range zone, float top) {
+    float total = 0.0f;
+#pragma omp simd reduction(+ : total)
+    for (int64_t j = zone.from; j < zone.end; j++) {
+        s[j] = exp_flushed(s[j] - top);
+        total += s[j];
     }
-    return status;
+    return total;
+}
+
+/* Turns the scores of queries [i, i + rows) for keys [c, c + n), of which they see those of `all`, into exponentials
+ * relative to the largest so far; those of keys that a query does not see into 0. max, sum: by query; y: its sums */
+static void softmax_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, Range all, float *s, float *max,
+                         float *sum, Matrix y) {
+    const Range zone = zone_of(all, 0, n);
+    float shrink[GEMM_ROWS], factors[KEYS];
+    for (int64_t r = 0; r < rows; r++) {
+        const Range of = cut(seen(h, i + r, 1), c, n);
+        float *row = s + r * GEMM_STEP;
+        if (h->attr->cap > 0.0f || h->bias) settle(h, i + r, c, of.end, row, NULL);
+        fill_outside(row, of, zone, -INFINITY);
+        const float top = largest(row, zone), before = max[i + r];
+        shrink[r] = before < top ? before - top : 0.0f;
+        max[i + r] = before < top ? top : before;
+    }
+#pragma omp simd
+    for (int64_t r = 0; r < rows; r++) shrink[r] = exp_flushed(shrink[r]);
+    for (int64_t r = 0; r < rows; r++) {
+        float *row = s + r * GEMM_STEP;
+        sum[i + r] = sum[i + r] * shrink[r] + exponentials(row, zone, max[i + r] > -INFINITY ? max[i + r] : 0.0f);
+        if (shrink[r] != 1.0f) scale_row(row_at(y, i + r), h->width, shrink[r]);
+        if (h->attr->p == 0) continue;
+        draw(h, factors, i + r, c, zone);
+        multiply(row + zone.from, factors + zone.from, zone.end - zone.from);
+    }
+}
+
+/* Adds the products of queries [i, i + rows) with the span's keys and values, [at, at + n), to y, which is not yet divided
+ * by its sum. */
+static void forward_tile(const Head *h, const Space *w, int64_t i, int64_t rows, int64_t at, int64_t n, float *max,
+                         float *sum, Matrix y) {
+    const Range sees = seen(h, i, rows);
+    if (sees.end <= at || sees.from >= at + n) return;
+    pack_rows(&h->q, i, rows, h->width, TILE_CAPACITY, w->q_rows);
+    for (int64_t c = 0; c < n; c += KEYS) {
+        const int64_t keys = min_i64(KEYS, n - c);
+        const Range of = cut(sees, at + c, keys);
+        if (of.end == of.from) continue;
+        scores(w->q_rows, TILE_CAPACITY, rows, w->k_turned + c * h->width, h->width, h->attr->scale, of, w->s);
+        softmax_tile(h, i, rows, at + c, keys, of, w->s, max, sum, y);
+        add_products(w->s, false, rows, w->v_plain + c * GEMM_COLUMNS, w->span, h->width, 1.0f, of, y, i);
+    }
+}
+
+static void forward_end(const Head *h, int64_t begin, int64_t end, const float *max, const float *sum, Matrix y) {
+    for (int64_t i = begin; i < end; i++) {
+        scale_row(row_at(y, i), h->width, 1.0f / sum[i]);
+        if (h->lse) h->lse[i] = max[i] + logf(sum[i]);
+    }
+    leave_rows(&h->y, begin, end - begin, h->width, row_at(y, begin));
+}
+
+/* The span of keys from `at` on, for queries [begin, end) of head k of those that share k and v */
+static void forward_span(const Head *h, const Space *w, int64_t k, int64_t at, int64_t begin, int64_t end) {
+    const int64_t n = min_i64(w->span, h->keys - at), own = k * h->queries;
+    float *max = w->max + own, *sum = w->sum + own;
+    const Matrix y = sums_of(&h->y, h->width, w->sums[0] ? w->sums[0] + own * h->width : NULL);
+    if (!k) {
+        pack_turned(&h->k, at, n, h->width, w->k_turned);
+        pack_plain(&h->v, at, n, h->width, w->span, w->v_plain);
+    }
+    if (!at) {
+        clear_rows(y, begin, end - begin, h->width);
+        for (int64_t i = begin; i < end; i++) max[i] = -INFINITY, sum[i] = 0.0f;
+    }
+    for (int64_t t = 0; t < tiles_in(end - begin); t++) {
+        const int64_t i = begin + tile_begin(t, end - begin), next = begin + tile_begin(t + 1, end - begin);
+        forward_tile(h, w, i, next - i, at, n, max, sum, y);
+    }
+    if (at + n == h->keys) forward_end(h, begin, end, max, sum, y);
+}
+
+/* Queries [begin, end) of the heads that share one of k and v, of which `first` is the first */
+static void forward_group(const KArgs *a, int64_t first, int64_t begin, int64_t end, const Space *w) {
+    const Head of = sizes_of(a, &a->attention.q, &a->attention.y);
+    for (int64_t at = 0; at < of.keys; at += w->span)
+        for (int64_t k = 0; k < group_of(of.attr); k++) {
+            Head h = head_of(a, &a->attention.q, &a->attention.y, &a->attention.bias, &a->attention.positions, first + k);
+            h.lse = a->attention.lse.count ? (float *)a->attention.lse.data + h.index * h.queries : NULL;
+            h.call = a->attention.calls.count ? *(const uint32_t *)a->attention.calls.data : 0;
+            forward_span(&h, w, k, at, begin, end);
+        }
 }
 
 /* ---- gradient */
 
 /* Turns scores into probabilities, and `dp`, the gradients of the probabilities after dropout, into those of the
  * scores; then applies dropout to the probabilities. inner: <dy, y> of the row */
-HOT static void slopes_row(float *s, float *dp, const float *factors, int64_t n, float lse, float inner) {
+FUSED HOT static void slopes_row(float *s, float *dp, const float *factors, Range zone, float lse, float inner) {
 #pragma omp simd
-    for (int64_t j = 0; j < n; j++) {
-        float p = exp_flushed(s[j] - lse);
+    for (int64_t j = zone.from; j < zone.end; j++) {
+        const float p = exp_flushed(s[j] - lse);
         dp[j] = p * (dp[j] * factors[j] - inner);
         s[j] = p * factors[j];
     }
@@ -195,170 +390,254 @@ HOT static float dot(const float *a, const float *b, int64_t n) {
     return sum;
 }
 
+/* <dy, y> of query i, whose dy is the row of dy_rows (pack_rows) that begins at `dy` */
+static float inner_of(const Head *h, int64_t i, const float *dy) {
+    float scratch[GEMM_DEPTH], sum = 0.0f;
+    for (int64_t f = 0; f < h->width; f += GEMM_DEPTH, dy += TILE_CAPACITY * GEMM_STEP) {
+        const int64_t n = min_i64(GEMM_DEPTH, h->width - f);
+        sum += dot(dy, block_load(h->y.v, h->y.at + i * h->y.step + f, n, scratch), n);
+    }
+    return sum;
+}
+
 /* Adds ds[n], the gradients of query i's scores for keys from c on, to the bias's. */
 static void add_to_bias(const Head *h, int64_t i, int64_t c, int64_t n, const float *ds) {
     float *to = h->dbias ? h->dbias + i * h->keys + c : NULL;
     for (int64_t j = 0; j < n && to; j++) to[j] = (h->bias_later ? to[j] : 0.0f) + ds[j];
 }
 
-/* The bias of keys that query i does not see has no gradient. */
+/* The bias of keys that a query does not see has no gradient. */
 static void clear_bias(const Head *h) {
     if (!h->dbias || h->bias_later) return;
-    for (int64_t i = 0; i < h->queries; i++) {
-        const int64_t end = attention_end(h->attr, i, h->keys);
-        float *row = h->dbias + i * h->keys;
-        memset(row, 0, (size_t)first_key(h, i) * sizeof *row);
-        memset(row + end, 0, (size_t)(h->keys - end) * sizeof *row);
+    for (int64_t i = 0; i < h->queries; i++) fill_outside(h->dbias + i * h->keys, seen(h, i, 1), (Range){0, h->keys}, 0.0f);
+}
+
+/* Turns the scores s of queries [i, i + rows) for keys [c, c + n), of which they see those of `all`, and the gradients ds
+ * of the probabilities, into probabilities after dropout and the gradients of scores before they are scaled. inner: by
+ * query of the tile */
+static void slopes_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, Range all, float *s, float *ds,
+                        const float *inner) {
+    const bool settled = h->attr->cap > 0.0f || h->bias;
+    const Range zone = zone_of(all, GEMM_ROWS, n);
+    float factors[KEYS], slope[KEYS];
+    for (int64_t j = zone.from; j < zone.end; j++) factors[j] = 1.0f;
+    for (int64_t r = 0; r < rows; r++, s += GEMM_STEP, ds += GEMM_STEP) {
+        const Range of = cut(seen(h, i + r, 1), c, n);
+        if (settled) settle(h, i + r, c, of.end, s, slope);
+        fill_outside(s, of, zone, -INFINITY);
+        fill_outside(ds, of, zone, 0.0f);
+        if (h->attr->p > 0) draw(h, factors, i + r, c, zone);
+        slopes_row(s, ds, factors, zone, h->lse[i + r], inner[r]);
+        add_to_bias(h, i + r, c + of.from, of.end - of.from, ds + of.from);
+        if (settled) multiply(ds + of.from, slope + of.from, of.end - of.from);
     }
 }
 
-/* The parts of queries [i, i + rows) and keys [c, c + n) in dq, dk and dv. The first query tile that sees a key tile
- * writes dk and dv; later ones and other heads add. */
-static int back_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, const float *inner) {
-    float s[TILE * TILE], dp[TILE * TILE], factors[TILE], slope[TILE];
-    const bool settled = h->attr->cap > 0.0f || h->bias, later = c > first_column(h, i);
+/* Adds to dk and dv, whose row 0 is key c, what queries [i, i + rows) have with keys [c, c + n). */
+static void add_to_keys(const Head *h, const Space *w, int64_t i, int64_t rows, int64_t c, int64_t n, Matrix dk, Matrix dv) {
+    Range r = {0, 0}; /* the queries that see a key of the tile */
+    for (int64_t t = 0; t < tiles_in(n); t++) {
+        const int64_t key = tile_begin(t, n), next = tile_begin(t + 1, n);
+        while (r.from < rows && seen(h, i + r.from, 1).end <= c + key) r.from++;
+        while (r.end < rows && seen(h, i + r.end, 1).from < c + next) r.end++;
+        add_products(w->s + key, true, next - key, w->dy_plain, w->rows, h->width, 1.0f, r, dv, key);
+        add_products(w->ds + key, true, next - key, w->q_plain, w->rows, h->width, h->attr->scale, r, dk, key);
+    }
+}
+
+/* The parts of queries [i, i + rows) and the span's keys, [at, at + n), in dq, dk and dv; row 0 of these two is key at. */
+static void back_block(const Head *h, const Space *w, int64_t i, int64_t rows, int64_t at, int64_t n, Matrix dq, Matrix dk,
+                       Matrix dv) {
+    const Range sees = seen(h, i, rows);
     const float scale = h->attr->scale;
     const int64_t d = h->width;
-    const bool add = h->later || i > (h->attr->causal ? c : 0);
-    Matrix q = from_row(h->q, i), dy = from_row(h->dy, i);
-    int status = product(rows, n, d, scale, q, across(h->k, c), false, matrix(s, TILE));
-    if (!status) status = product(rows, n, d, 1.0f, dy, across(h->v, c), false, matrix(dp, TILE));
-    for (int64_t j = 0; j < TILE; j++) factors[j] = 1.0f;
-    for (int64_t r = 0; r < rows && !status; r++) {
-        int64_t from, end = seen(h, i + r, c, n, &from);
-        float *row = s + r * TILE, *drow = dp + r * TILE;
-        if (settled) settle(h, i + r, c, end, row, slope);
-        if (h->attr->p > 0) draw(h, factors, i + r, c, n);
-        slopes_row(row + from, drow + from, factors + from, end - from, h->lse[i + r], inner[r]);
-        add_to_bias(h, i + r, c + from, end - from, drow + from);
-        if (settled) multiply(drow + from, slope + from, end - from);
-        for (int k = 0; k < 2; k++) {
-            float *one = k ? drow : row;
-            memset(one, 0, (size_t)from * sizeof *one);
-            memset(one + end, 0, (size_t)(n - end) * sizeof *one);
+    float inner[GEMM_ROWS];
+    if (sees.end <= at || sees.from >= at + n) return;
+    pack_plain(&h->q, i, rows, d, w->rows, w->q_plain);
+    pack_plain(&h->dy, i, rows, d, w->rows, w->dy_plain);
+    for (int64_t c = 0; c < n; c += KEYS) {
+        const int64_t keys = min_i64(KEYS, n - c);
+        const Range all = cut(sees, at + c, keys);
+        for (int64_t t = 0; t < tiles_in(rows) && all.end > all.from; t++) {
+            const int64_t row = tile_begin(t, rows), height = tile_begin(t + 1, rows) - row;
+            const Range of = cut(seen(h, i + row, height), at + c, keys);
+            float *s = w->s + row * GEMM_STEP, *ds = w->ds + row * GEMM_STEP;
+            if (of.end == of.from) continue;
+            pack_rows(&h->q, i + row, height, d, TILE_CAPACITY, w->q_rows);
+            pack_rows(&h->dy, i + row, height, d, TILE_CAPACITY, w->dy_rows);
+            for (int64_t r = 0; r < height; r++) inner[r] = inner_of(h, i + row + r, w->dy_rows + r * GEMM_STEP);
+            scores(w->q_rows, TILE_CAPACITY, height, w->k_turned + c * d, d, scale, of, s);
+            scores(w->dy_rows, TILE_CAPACITY, height, w->v_turned + c * d, d, 1.0f, of, ds);
+            slopes_tile(h, i + row, height, at + c, keys, of, s, ds, inner);
+            add_products(ds, false, height, w->k_plain + c * GEMM_COLUMNS, w->span, d, scale, of, dq, i + row);
         }
-    }
-    if (!status) status = product(n, d, rows, 1.0f, transposed(s, TILE), dy, add, from_row(h->dv, c));
-    if (!status)
-        status = product(rows, d, n, scale, matrix(dp, TILE), from_row(h->k, c), later, from_row(h->dq, i));
-    return status ? status : product(n, d, rows, scale, transposed(dp, TILE), q, add, from_row(h->dk, c));
-}
-
-/* No query of a causal head sees the keys after the last query: their gradients are 0. */
-static void clear_unseen(const Head *h) {
-    for (int64_t c = columns_of(h, 0, h->queries); c < h->keys; c++) {
-        memset(row_at(h->dk, c), 0, (size_t)h->width * sizeof(float));
-        memset(row_at(h->dv, c), 0, (size_t)h->width * sizeof(float));
+        if (all.end > all.from)
+            add_to_keys(h, w, i, rows, at + c, keys, matrix(row_at(dk, c), dk.stride), matrix(row_at(dv, c), dv.stride));
     }
 }
 
-static int back_head(const Head *h) {
-    int status = 0;
-    if (!h->later) clear_unseen(h);
-    clear_bias(h);
-    for (int64_t i = 0; i < h->queries && !status; i += TILE) {
-        int64_t rows = min_i64(TILE, h->queries - i), columns = columns_of(h, i, rows);
-        float inner[TILE];
-        for (int64_t r = 0; r < rows; r++)
-            inner[r] = dot(row_at(h->dy, i + r), row_at(h->y, i + r), h->width);
-        for (int64_t c = first_column(h, i); c < columns && !status; c += TILE)
-            status = back_tile(h, i, rows, c, min_i64(TILE, columns - c), inner);
+/* The span of keys from `at` on, for head k of those that share k and v */
+static void back_span(const Head *h, const Space *w, int64_t k, int64_t at) {
+    const int64_t n = min_i64(w->span, h->keys - at), d = h->width;
+    Matrix dq = sums_of(&h->dq, d, w->sums[0] ? w->sums[0] + k * h->queries * d : NULL);
+    Matrix dk = sums_of(&h->dk, d, w->sums[1]), dv = sums_of(&h->dv, d, w->sums[2]);
+    if (!w->sums[1]) dk.at = row_at(dk, at), dv.at = row_at(dv, at); /* sums in the workspace are the span's */
+    if (!k) {
+        pack_turned(&h->k, at, n, d, w->k_turned);
+        pack_turned(&h->v, at, n, d, w->v_turned);
+        pack_plain(&h->k, at, n, d, w->span, w->k_plain);
+        clear_rows(dk, 0, n, d);
+        clear_rows(dv, 0, n, d);
     }
-    return status;
+    if (!at) clear_rows(dq, 0, h->queries, d);
+    for (int64_t i = 0; i < h->queries; i += w->rows)
+        back_block(h, w, i, min_i64(w->rows, h->queries - i), at, n, dq, dk, dv);
+    if (at + n == h->keys) leave_rows(&h->dq, 0, h->queries, d, dq.at);
+    if (k + 1 < group_of(h->attr)) return;
+    leave_rows(&h->dk, at, n, d, dk.at);
+    leave_rows(&h->dv, at, n, d, dv.at);
+}
+
+/* The heads that share one of k and v, of which `first` is the first. later: by head, are there sums in its bias's
+ * gradient? */
+static void back_group(const KArgs *a, int64_t first, bool later_first, bool later_rest, const Space *w) {
+    const Head of = sizes_of(a, &a->attention_dx.q, &a->attention_dx.y);
+    for (int64_t at = 0; at < of.keys; at += w->span)
+        for (int64_t k = 0; k < group_of(of.attr); k++) {
+            Head h = head_of(a, &a->attention_dx.q, &a->attention_dx.y, &a->attention_dx.bias, &a->attention_dx.positions,
+                             first + k);
+            Rows part[3];
+            find_parts(a->out, &h, part);
+            h.dq = part[0], h.dk = part[1], h.dv = part[2];
+            h.dy = (Rows){&a->attention_dx.dy, h.y.at, h.y.step};
+            h.lse = (float *)a->attention_dx.lse.data + h.index * h.queries;
+            h.call = a->attention_dx.calls.count ? *(const uint32_t *)a->attention_dx.calls.data : 0;
+            h.dbias = bias_of(&a->attention_dx.dbias, h.attr, h.index);
+            h.bias_later = k ? later_rest : later_first;
+            if (!at) clear_bias(&h);
+            back_span(&h, w, k, at);
+        }
 }
 
 /* ---- both */
 
-/* Checks the operands, and makes *wide, the op over fp32 copies. */
-static int open(const KArgs *a, const View *y, KArgs *wide, Err *e) {
-    const AttentionAttr *attr = &a->attr->attention;
-    assert(attr->heads > 0 && attr->kv_heads > 0 && attr->heads % attr->kv_heads == 0);
-    assert(y->shape.rank == 3 && y->shape.dim[2] % attr->heads == 0 && 0 <= attr->p && attr->p <= 1);
-    Room needed = {NULL, 0}, r = {a->workspace, 0};
-    (void)attr, (void)y; /* with NDEBUG nothing reads them */
-    fp32_enter(a, &needed, wide);
-    int code = room_check(&needed, a, e);
-    if (!code && a->workspace) fp32_enter(a, &r, wide);
-    return code;
+static int64_t samples_in(const KArgs *a, const View *y) { return y->shape.dim[a->attr->attention.batch_first ? 0 : 1]; }
+
+/* What the threads share: heads of k and v of all samples, or (back) samples and heads whose gradients of the bias are one
+ * sum, and, forward, where there are few of these, parts of the queries */
+typedef struct Work { int64_t own_samples, own_heads, pieces, parts, part_rows, threads; } Work;
+
+static Work work_of(const KArgs *a, const View *y, const View *dbias, bool back) {
+    const Head h = sizes_of(a, back ? &a->attention_dx.q : &a->attention.q, y);
+    const int64_t samples = samples_in(a, y), heads = h.attr->kv_heads, threads = ((CpuDevice *)a->device)->threads;
+    Work w = {.own_samples = dbias->count && dbias->shape.dim[0] == 1 ? samples : 1,
+              .own_heads = dbias->count && dbias->shape.dim[1] == 1 ? heads : 1};
+    w.pieces = samples / w.own_samples * (heads / w.own_heads);
+    w.part_rows = up(up(h.queries, back ? 1 : up(threads, w.pieces)), UNIT) * UNIT;
+    w.parts = up(h.queries, w.part_rows);
+    w.threads = min_i64(threads, w.pieces * w.parts);
+    return w;
 }
 
-static int prepare(const KArgs *a, void **state, size_t *workspace) {
-    Room r = {NULL, 0};
+/* The op with a bias in fp32, and the threads' spaces. each: floats from a thread's space to the next one's */
+typedef struct Opened { KArgs wide; Work work; char *spaces; size_t each; } Opened;
+
+static KArgs only_bias(const KArgs *a, bool back) {
+    KArgs b = {.kind = a->kind, .attr = a->attr};
+    if (back) b.attention_dx.bias = a->attention_dx.bias, b.attention_dx.dbias = a->attention_dx.dbias;
+    else b.attention.bias = a->attention.bias;
+    return b;
+}
+
+static Opened open(const KArgs *a, bool back, Room *r) {
+    static const View none;
+    const View *y = back ? &a->attention_dx.y : &a->attention.y;
+    const Head sizes = sizes_of(a, back ? &a->attention_dx.q : &a->attention.q, y);
+    const KArgs bias = only_bias(a, back);
+    Opened o = {.wide = *a, .work = work_of(a, y, back ? &a->attention_dx.dbias : &none, back)};
     KArgs wide;
-    fp32_enter(a, &r, &wide);
+    Room one = {NULL, 0};
+    fp32_enter(&bias, r, &wide);
+    if (back) o.wide.attention_dx.bias = wide.attention_dx.bias, o.wide.attention_dx.dbias = wide.attention_dx.dbias;
+    else o.wide.attention.bias = wide.attention.bias;
+    take_space(&sizes, back, y->dtype != DT_F32, &one);
+    o.each = one.used;
+    o.spaces = (char *)room_take(r, o.work.threads * (int64_t)(one.used / sizeof(float)));
+    return o;
+}
+
+static Space space_of(const Opened *o, bool back) {
+    const View *y = back ? &o->wide.attention_dx.y : &o->wide.attention.y;
+    const Head sizes = sizes_of(&o->wide, back ? &o->wide.attention_dx.q : &o->wide.attention.q, y);
+    Room own = {o->spaces + (size_t)omp_get_thread_num() * o->each, 0};
+    return take_space(&sizes, back, y->dtype != DT_F32, &own);
+}
+
+static int prepare(const KArgs *a, bool back, void **state, size_t *workspace) {
+    Room r = {NULL, 0};
+    open(a, back, &r);
     return room_prepared(&r, state, workspace);
 }
 
 int k_cpu_attention_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)limit;
     (void)e;
-    return prepare(a, state, workspace);
+    return prepare(a, false, state, workspace);
 }
 
 int k_cpu_attention_dx_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)limit;
     (void)e;
-    return prepare(a, state, workspace);
+    return prepare(a, true, state, workspace);
 }
 
-static int64_t samples_in(const KArgs *a, const View *y) {
-    return y->shape.dim[a->attr->attention.batch_first ? 0 : 1];
+/* No more than the spaces are for */
+static int threads_for(const Work *w) { return (int)min_i64(w->threads, omp_get_max_threads()); }
+
+static int check_room(const KArgs *a, bool back, Err *e) {
+    Room needed = {NULL, 0};
+    open(a, back, &needed);
+    return room_check(&needed, a, e);
 }
 
 int k_cpu_attention(const KArgs *a, Err *e) {
-    KArgs w;
     assert(operand_is_fp32(&a->attention.lse) && (a->attr->attention.p == 0 || a->attention.calls.data));
-    int code = open(a, &a->attention.y, &w, e), status = 0;
+    const int code = check_room(a, false, e);
     if (code) return code;
-    int64_t all = samples_in(a, &w.attention.y) * a->attr->attention.heads;
-#pragma omp parallel for schedule(static) reduction(| : status) if (all > 1)
+    Room r = {a->workspace, 0};
+    const Opened o = open(a, false, &r);
+    const Head h = sizes_of(a, &a->attention.q, &a->attention.y);
+    const int64_t all = o.work.pieces * o.work.parts;
+#pragma omp parallel for schedule(static) num_threads(threads_for(&o.work)) if (all > 1)
     for (int64_t i = 0; i < all; i++) {
-        Head h = head_of(&w, &w.attention.q, &w.attention.y, &w.attention.bias, &w.attention.positions, i);
-        h.lse = w.attention.lse.count ? (float *)w.attention.lse.data + i * h.queries : NULL;
-        h.call = w.attention.calls.count ? *(const uint32_t *)w.attention.calls.data : 0;
-        status |= forward_head(&h);
+        const Space w = space_of(&o, false);
+        const int64_t begin = i % o.work.parts * o.work.part_rows;
+        forward_group(&o.wide, i / o.work.parts * group_of(h.attr), begin, min_i64(begin + o.work.part_rows, h.queries), &w);
     }
-    fp32_leave(a, &w);
-    return product_check(status, e);
-}
-
-/* The gradient's part of head `index` of q: its dq, and what it adds to dk and dv, and to the bias's */
-static int back_one(const KArgs *w, int64_t index, bool later, bool bias_later) {
-    Head h = head_of(w, &w->attention_dx.q, &w->attention_dx.y, &w->attention_dx.bias, &w->attention_dx.positions,
-                     index);
-    Matrix part[3];
-    find_parts(w->out, &h, part);
-    h.dq = part[0], h.dk = part[1], h.dv = part[2];
-    h.dy = matrix((float *)w->attention_dx.dy.data + (h.y.at - (float *)w->attention_dx.y.data), h.y.stride);
-    h.lse = (float *)w->attention_dx.lse.data + index * h.queries;
-    h.call = w->attention_dx.calls.count ? *(const uint32_t *)w->attention_dx.calls.data : 0;
-    h.later = later;
-    h.dbias = bias_of(&w->attention_dx.dbias, h.attr, index);
-    h.bias_later = bias_later;
-    return back_head(&h);
+    return OK;
 }
 
 int k_cpu_attention_dx(const KArgs *a, Err *e) {
-    KArgs w;
     assert(operand_is_fp32(&a->attention_dx.lse) && (a->attr->attention.p == 0 || a->attention_dx.calls.data));
     assert(a->attention_dx.dy.count == a->attention_dx.y.count);
-    int code = open(a, &a->attention_dx.y, &w, e), status = 0;
+    const int code = check_room(a, true, e);
     if (code) return code;
-    const AttentionAttr *attr = &a->attr->attention;
-    const View *bias = &w.attention_dx.dbias;
-    const int64_t samples = samples_in(a, &w.attention_dx.y), heads = attr->kv_heads, group = group_of(attr);
-    /* one thread has all samples, and all heads, whose gradients of the bias are one sum */
-    const int64_t own_samples = bias->count && bias->shape.dim[0] == 1 ? samples : 1;
-    const int64_t own_heads = bias->count && bias->shape.dim[1] == 1 ? heads : 1, rest = heads / own_heads;
-    const int64_t all = samples / own_samples * rest, span = own_heads * group, own = own_samples * span;
-#pragma omp parallel for schedule(static) reduction(| : status) if (all > 1)
-    for (int64_t i = 0; i < all; i++)
-        for (int64_t k = 0; k < own; k++) {
-            const int64_t in_group = k % group, head = i % rest * own_heads + k / group % own_heads;
-            const int64_t sample = i / rest * own_samples + k / span;
-            const bool first = k / span == 0 && (bias->shape.dim[1] > 1 || k == 0); /* to reach its bias */
-            status |= back_one(&w, (sample * heads + head) * group + in_group, in_group > 0, !first);
+    Room r = {a->workspace, 0};
+    const Opened o = open(a, true, &r);
+    const View *bias = &o.wide.attention_dx.dbias;
+    const Work *work = &o.work;
+    const int64_t heads = a->attr->attention.kv_heads, rest = heads / work->own_heads;
+#pragma omp parallel for schedule(static) num_threads(threads_for(work)) if (work->pieces > 1)
+    for (int64_t i = 0; i < work->pieces; i++) {
+        const Space w = space_of(&o, true);
+        for (int64_t k = 0; k < work->own_samples * work->own_heads; k++) {
+            const int64_t head = i % rest * work->own_heads + k % work->own_heads;
+            const int64_t sample = i / rest * work->own_samples + k / work->own_heads;
+            const bool one = bias->count && bias->shape.dim[1] == 1, later = k / work->own_heads > 0; /* sums of all heads */
+            back_group(&o.wide, (sample * heads + head) * group_of(&a->attr->attention), later || (one && k > 0), later || one, &w);
         }
-    fp32_leave(a, &w);
-    return product_check(status, e);
+    }
+    const KArgs narrow = only_bias(a, true), wide = only_bias(&o.wide, true);
+    fp32_leave(&narrow, &wide);
+    return OK;
 }

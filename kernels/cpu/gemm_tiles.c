@@ -103,10 +103,12 @@ __attribute__((noinline)) static void leave_part(const GemmTile *t, int64_t row,
 
 INLINE void leave(const GemmTile *t, int64_t row, R s0, R s1) {
     float *to = t->c + row * t->c_step, sums[GEMM_COLUMNS];
-    if (t->columns == GEMM_COLUMNS) {
-        if (t->add) s0 += *(const R *)to, s1 += *(const R *)(to + GEMM_LANES);
+    if (t->columns == GEMM_COLUMNS || t->columns == GEMM_LANES) {
+        const bool two = t->columns == GEMM_COLUMNS;
+        if (t->add) s0 += *(const R *)to;
+        if (t->add && two) s1 += *(const R *)(to + GEMM_LANES);
         *(R *)to = s0;
-        *(R *)(to + GEMM_LANES) = s1;
+        if (two) *(R *)(to + GEMM_LANES) = s1;
         return;
     }
     *(R *)sums = s0;
@@ -114,17 +116,18 @@ INLINE void leave(const GemmTile *t, int64_t row, R s0, R s1) {
     leave_part(t, row, sums);
 }
 
-/* rows, registers: constants. The loop over the depth is not unrolled: gcc would then copy registers. */
-INLINE void tile(const GemmTile *t, int rows, int registers) {
+/* rows, registers, turned: constants. The loop over the depth is not unrolled: gcc would then copy registers. */
+INLINE void tile(const GemmTile *t, int rows, int registers, bool turned) {
+    const int64_t row = turned ? 1 : GEMM_STEP, next = turned ? GEMM_STEP : 1; /* of a */
     R s0[GEMM_ROWS] = {{0}}, s1[GEMM_ROWS] = {{0}};
     const float *a = t->a, *b = t->b;
 #pragma GCC unroll 1
-    for (int64_t k = 0; k < t->depth; k++, a++, b += GEMM_COLUMNS) {
+    for (int64_t k = 0; k < t->depth; k++, a += next, b += GEMM_COLUMNS) {
         const R b0 = *(const R *)b, b1 = *(const R *)(b + GEMM_LANES);
 #pragma GCC unroll 14
         for (int i = 0; i < rows; i++) {
-            s0[i] += a[i * GEMM_STEP] * b0;
-            if (registers == 2) s1[i] += a[i * GEMM_STEP] * b1;
+            s0[i] += a[i * row] * b0;
+            if (registers == 2) s1[i] += a[i * row] * b1;
         }
     }
 #pragma GCC unroll 14
@@ -133,8 +136,11 @@ INLINE void tile(const GemmTile *t, int rows, int registers) {
 }
 
 INLINE void tile_of(const GemmTile *t, int rows) {
-    if (t->columns > GEMM_LANES) tile(t, rows, 2);
-    else tile(t, rows, 1);
+    const int registers = t->columns > GEMM_LANES ? 2 : 1;
+    if (registers == 2 && !t->turned) tile(t, rows, 2, false);
+    else if (registers == 2) tile(t, rows, 2, true);
+    else if (!t->turned) tile(t, rows, 1, false);
+    else tile(t, rows, 1, true);
 }
 
 FUSED void gemm_tile(const GemmTile *t) {

@@ -27,14 +27,14 @@ void gemm_turn(DType t, const void *from, int64_t at, int64_t step, int64_t rows
 
 /* c (rows, columns) = scale a b; add: += . a (rows, GEMM_STEP), b (GEMM_DEPTH, GEMM_COLUMNS), of which the first
  * `depth` numbers of each sum count; rows up to GEMM_ROWS, columns up to GEMM_COLUMNS; rows of c are c_step apart. In a,
- * a row more than an odd number of them may be read. */
+ * a row more than an odd number of them may be read. turned: a (depth, GEMM_STEP) lies transposed. */
 typedef struct GemmTile {
     const float *a, *b;
     int64_t depth, rows, columns;
     float *c;
     int64_t c_step;
     float scale;
-    bool add;
+    bool add, turned;
 } GemmTile;
 void gemm_tile(const GemmTile *t);
 

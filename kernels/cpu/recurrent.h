@@ -19,7 +19,8 @@ typedef struct RnnSteps {
     void *packed_ih, *packed_hh; /* of the weights; packed_ih: narrow */
     char *scratch;          /* of a slice's products, `each` bytes */
     size_t each;
-    void *scratch_after;    /* back, narrow: of the products after the walk */
+    void *scratch_after;    /* back: of the products after the walk, after_bytes; 0: by `product` */
+    size_t after_bytes;
     int threads;
     const float *b_ih, *b_hh; /* (gates) */
     View dy, slopes;        /* back: slopes (rows, info.slopes units), gradients of the sums */

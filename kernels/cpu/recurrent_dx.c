@@ -1,5 +1,8 @@
 /* recurrent_dx.c: the gradients of a recurrent layer; see recurrent.c. */
+#include <omp.h>
+
 #include "cpu.h"
+#include "isa.h"
 #include "recurrent.h"
 #include "vector_math.h"
 
@@ -160,11 +163,25 @@ static Bf16GemmShape to_hidden_shape(const RnnSteps *w, DType to) {
                          .c_stride = w->p.units, .to = to, .threads = w->threads};
 }
 
+/* The same product of fp32 operands by gemm.h; c: NULL where only its workspace is asked for. Only without AVX-512: there
+ * oneDNN takes twice as long where the first factor lies transposed, as for dw. */
+static Gemm wide_product(const Bf16GemmShape *s, const void *a, const void *b, float *c) {
+    static float somewhere;
+    return (Gemm){.m = s->m, .n = s->n, .k = s->k, .a = {DT_F32, a, s->a_stride, s->a_transposed},
+                  .b = {DT_F32, b, s->b_stride, s->b_transposed}, .scale = 1, .c = c ? c : &somewhere,
+                  .c_step = s->c_stride, .add = s->add, .threads = s->threads};
+}
+
 /* c (m, n) = a b in fp32 or bf16; `s` says how the matrices lie. c begins with element `at` of its view. */
 static int gradient(const RnnSteps *w, Bf16GemmShape s, void *a, void *b, const View *c, int64_t at) {
     if (w->narrow) return bf16_gemm_product(&s, a, b, place(c, at), w->scratch_after);
-    const Matrix of_a = {a, s.a_stride, s.a_transposed}, of_b = {b, s.b_stride, s.b_transposed};
-    return product(s.m, s.n, s.k, 1.0f, of_a, of_b, s.add, matrix(place(c, at), s.c_stride));
+    if (!w->after_bytes)
+        return product(s.m, s.n, s.k, 1.0f, (Matrix){a, s.a_stride, s.a_transposed}, (Matrix){b, s.b_stride, s.b_transposed},
+                       s.add, matrix(place(c, at), s.c_stride));
+    Gemm g = wide_product(&s, a, b, place(c, at));
+    g.threads = (int)min_i64(g.threads, omp_get_max_threads());
+    gemm_run(&g, w->scratch_after, w->after_bytes);
+    return 0;
 }
 
 static int input_gradients(const RnnSteps *w, const View *dx, const View *dw, const View *db) {
@@ -199,15 +216,22 @@ static int hidden_gradients(const RnnSteps *w, const View *dw, const View *db, c
     return gradient(w, to_hidden_shape(w, dw->dtype), d, y, dw, 0);
 }
 
+/* *most becomes at least the bytes of scratch that products of shape `s` need. */
+static void count_gradient(const RnnSteps *w, size_t *most, Bf16GemmShape s) {
+    const Gemm g = wide_product(&s, NULL, NULL, NULL);
+    if (w->narrow) rnn_steps_count(most, s);
+    else if (!isa_has(dnnl_cpu_isa_avx512_core)) *most = max_size(*most, gemm_workspace(&g, SIZE_MAX));
+}
+
 /* Scratch for the products that make the gradients of x and w. */
 static size_t gradients_scratch(const RnnSteps *w, const View *dx, const View *dw_ih, const View *dw_hh) {
     Run run[2];
     size_t most = 0;
     for (int k = input_runs(w, run) - 1; k >= 0; k--) {
-        if (dw_ih->count) rnn_steps_count(&most, to_w_shape(w, run[k].count, dw_ih->dtype));
-        if (dx->count) rnn_steps_count(&most, to_x_shape(w, run[k].count, k > 0, dx->dtype));
+        if (dw_ih->count) count_gradient(w, &most, to_w_shape(w, run[k].count, dw_ih->dtype));
+        if (dx->count) count_gradient(w, &most, to_x_shape(w, run[k].count, k > 0, dx->dtype));
     }
-    if (dw_hh->count && w->p.rows > w->p.step) rnn_steps_count(&most, to_hidden_shape(w, dw_hh->dtype));
+    if (dw_hh->count && w->p.rows > w->p.step) count_gradient(w, &most, to_hidden_shape(w, dw_hh->dtype));
     return most;
 }
 
@@ -234,9 +258,9 @@ static RnnSteps back_open(const KArgs *a, Room *r, KArgs *wide) {
         rnn_steps_take_product(&w, &back, r);
     }
     rnn_steps_take_state(&w, r);
-    if (!w.narrow) return w;
     const View *dx = &wide->rnn_dx.dx, *dw_ih = &wide->rnn_dx.dw_ih, *dw_hh = &wide->rnn_dx.dw_hh;
-    w.scratch_after = rnn_steps_take_bytes(&after, gradients_scratch(&w, dx, dw_ih, dw_hh));
+    w.after_bytes = gradients_scratch(&w, dx, dw_ih, dw_hh);
+    w.scratch_after = rnn_steps_take_bytes(&after, w.after_bytes);
     if (after.used > r->used) r->used = after.used;
     return w;
 }

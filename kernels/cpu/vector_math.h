@@ -26,7 +26,7 @@ __attribute__((simd("notinbranch"))) float log1pf(float);
  * x = n ln 2 + r with |r| <= ln 2 / 2; adding a large number and taking it off again rounds to n. ln 2 is the sum of a
  * number of 9 bits, whose product with n is exact, and a rest. e^r = 1 + r + r^2 q(r); q is fitted by least squares,
  * relative error 5e-11. */
-static inline float exp_flushed(float x) {
+__attribute__((always_inline)) static inline float exp_flushed(float x) {
     const float large = 12582912.0f, rounded = x * 1.44269504f + large, n = rounded - large;
     const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
     const float scale = f32_from_bits((f32_bits(rounded) - f32_bits(large) + 127) << 23); /* 2^n */

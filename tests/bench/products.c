@@ -1,6 +1,7 @@
 /* products.c: matrix products of kernels/cpu/gemm.h beside oneDNN's sgemm, and a library's cblas_sgemm if its path is
- * given, on shapes of transformers and recurrent layers. Prints GFLOP/s of each, the best of several runs, which take
- * turns. Every result is compared with sums in float64. make bench-products */
+ * given, and a kernel that libxsmm makes for the shape, on one thread, if that one is; on shapes of transformers and
+ * recurrent layers. Prints GFLOP/s of each, the best of several runs, which take turns. Every result is compared with sums
+ * in float64. make bench-products */
 #include <dlfcn.h>
 #include <math.h>
 #include <omp.h>
@@ -11,16 +12,22 @@
 #include "base/mem.h"
 #include "gemm.h"
 
-enum { ROUNDS = 7, WAYS = 5, PLACES = 200 };
+enum { ROUNDS = 7, PLACES = 200 };
+typedef enum Way { ONEDNN, BLAS, XSMM, FP32, BF16, PACKED, WAYS } Way;
 static const double ROUND_SECONDS = 0.02, PACE = 1e11; /* of a way in a round, at so many operations per second */
-static const char *const names[WAYS] = {"onednn", "blas", "gemm_fp32", "gemm_bf16", "gemm_packed"};
+static const char *const names[WAYS] = {"onednn", "blas", "libxsmm", "gemm_fp32", "gemm_bf16", "gemm_packed"};
 
 typedef void Sgemm(int order, int a_turned, int b_turned, int m, int n, int k, float alpha, const float *a, int a_step,
                    const float *b, int b_step, float beta, float *c, int c_step);
 enum { BLAS_BY_ROWS = 101, BLAS_PLAIN = 111, BLAS_TURNED = 112 };
+/* Of matrices by columns: so it multiplies b's transpose by a's. NULL: there is none for such factors */
+typedef void Kernel(const float *a, const float *b, float *c);
+typedef Kernel *Dispatch(int m, int n, int k, const int *a_step, const int *b_step, const int *c_step, const float *alpha,
+                         const float *beta, const int *flags, const int *prefetch);
+typedef struct Peers { Sgemm *blas; Dispatch *dispatch; } Peers;
 
 typedef struct Case { int64_t m, n, k; } Case;
-static const Case cases[] = {{8, 1024, 256}, {32, 1024, 256}, {32, 256, 1024}, {128, 1024, 256}, {1024, 128, 128},
+static const Case cases[] = {{16, 32, 32}, {32, 64, 64}, {64, 64, 64}, {8, 1024, 256}, {32, 1024, 256}, {32, 256, 1024}, {128, 1024, 256}, {1024, 128, 128},
                              {1024, 512, 128}, {1024, 128, 512}, {1024, 384, 384}, {1024, 1024, 384}, {1024, 384, 1024},
                              {384, 1024, 1024}, {2048, 1024, 256}, {128, 512, 4096}, {2048, 2048, 2048}};
 /* lies: how a and b lie, in BLAS's letters */
@@ -32,9 +39,10 @@ typedef struct Bench {
     Lies lies;
     float *a, *b, *c, *packed, *workspace;
     uint16_t *narrow_a, *narrow_b, *narrow_c;
-    Gemm way[WAYS];             /* the last three */
+    Gemm way[WAYS];             /* from FP32 on */
     size_t bytes[WAYS];
     Sgemm *blas;
+    Kernel *kernel;
 } Bench;
 
 static void *must(size_t bytes) {
@@ -61,9 +69,9 @@ static void round_sums(const Gemm *g, int64_t row, int64_t rows, int64_t column,
     }
 }
 
-static void open_bench(Bench *b, Case s, Lies l, int threads, Sgemm *blas) {
+static void open_bench(Bench *b, Case s, Lies l, int threads, Peers peers) {
     const int64_t a_step = l.a ? s.m : s.k, b_step = l.b ? s.k : s.n, of_a = s.m * s.k, of_b = s.k * s.n, of_c = s.m * s.n;
-    *b = (Bench){.shape = s, .lies = l, .blas = blas, .a = must((size_t)of_a * 4), .b = must((size_t)of_b * 4),
+    *b = (Bench){.shape = s, .lies = l, .blas = peers.blas, .a = must((size_t)of_a * 4), .b = must((size_t)of_b * 4),
                  .c = must((size_t)of_c * 4), .narrow_a = must((size_t)of_a * 2), .narrow_b = must((size_t)of_b * 2),
                  .narrow_c = must((size_t)of_c * 2), .packed = must((size_t)gemm_packed(s.n, s.k) * 4)};
     fill(b->a, b->narrow_a, of_a);
@@ -71,13 +79,16 @@ static void open_bench(Bench *b, Case s, Lies l, int threads, Sgemm *blas) {
     Gemm g = {.m = s.m, .n = s.n, .k = s.k, .a = {DT_F32, b->a, a_step, l.a}, .b = {DT_F32, b->b, b_step, l.b}, .scale = 1,
               .c = b->c, .c_step = s.n, .threads = threads};
     gemm_pack(&g, b->packed);
-    b->way[2] = b->way[3] = b->way[4] = g;
-    b->way[3].a.type = b->way[3].b.type = DT_BF16;
-    b->way[3].a.at = b->narrow_a, b->way[3].b.at = b->narrow_b;
-    b->way[3].c = NULL, b->way[3].leave = round_sums, b->way[3].of = b->narrow_c;
-    b->way[4].packed = b->packed;
+    b->way[FP32] = b->way[BF16] = b->way[PACKED] = g;
+    b->way[BF16].a.type = b->way[BF16].b.type = DT_BF16;
+    b->way[BF16].a.at = b->narrow_a, b->way[BF16].b.at = b->narrow_b;
+    b->way[BF16].c = NULL, b->way[BF16].leave = round_sums, b->way[BF16].of = b->narrow_c;
+    b->way[PACKED].packed = b->packed;
+    const int m = (int)s.n, n = (int)s.m, k = (int)s.k;
+    const float zero = 0;
+    if (peers.dispatch && threads == 1 && !l.a && !l.b) b->kernel = peers.dispatch(m, n, k, &m, &k, &m, NULL, &zero, NULL, NULL);
     size_t most = 0;
-    for (int w = 2; w < WAYS; w++) most = max_size(most, b->bytes[w] = gemm_workspace(&b->way[w], SIZE_MAX));
+    for (int w = FP32; w < WAYS; w++) most = max_size(most, b->bytes[w] = gemm_workspace(&b->way[w], SIZE_MAX));
     b->workspace = must(most);
 }
 
@@ -86,15 +97,21 @@ static void close_bench(Bench *b) {
     for (size_t k = 0; k < ARRAY_LEN(all); k++) free(all[k]);
 }
 
+static bool is_there(const Bench *b, int way) { return way == BLAS ? b->blas != NULL : way == XSMM ? b->kernel != NULL : true; }
+
 static void run(Bench *b, int way) {
-    const Gemm *g = &b->way[2];
+    const Gemm *g = &b->way[FP32];
     const int m = (int)g->m, n = (int)g->n, k = (int)g->k, as = (int)g->a.stride, bs = (int)g->b.stride;
     const bool ta = b->lies.a, tb = b->lies.b;
-    if (way == 0) dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, 1, b->a, as, b->b, bs, 0, b->c, n);
-    else if (way == 1)
+    switch (way) {
+    case ONEDNN: dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, 1, b->a, as, b->b, bs, 0, b->c, n); break;
+    case BLAS:
         b->blas(BLAS_BY_ROWS, ta ? BLAS_TURNED : BLAS_PLAIN, tb ? BLAS_TURNED : BLAS_PLAIN, m, n, k, 1, b->a, as, b->b, bs, 0,
                 b->c, n);
-    else gemm_run(&b->way[way], b->workspace, b->bytes[way]);
+        break;
+    case XSMM: b->kernel(b->b, b->a, b->c); break;
+    default: gemm_run(&b->way[way], b->workspace, b->bytes[way]);
+    }
 }
 
 /* Sums of k products of numbers up to 1 are right to some 2^-24 sqrt(k) sqrt(k), and to 2^-9 of them in bf16. */
@@ -107,8 +124,8 @@ static bool is_right(const Bench *b, int way) {
             const float x = b->a[b->lies.a ? k * s.m + row : row * s.k + k];
             sum += (double)x * b->b[b->lies.b ? column * s.k + k : k * s.n + column];
         }
-        const double found = way == 3 ? bf16_to_f32(b->narrow_c[at]) : b->c[at];
-        if (fabs(found - sum) > 0x1p-24 * (double)(s.k + 8) + (way == 3 ? 0x1p-8 : 0) * fabs(sum)) return false;
+        const double found = way == BF16 ? bf16_to_f32(b->narrow_c[at]) : b->c[at];
+        if (fabs(found - sum) > 0x1p-24 * (double)(s.k + 8) + (way == BF16 ? 0x1p-8 : 0) * fabs(sum)) return false;
     }
     return true;
 }
@@ -121,14 +138,14 @@ static bool measure(Bench *b) {
     for (int w = 0; w < WAYS; w++) best[w] = INFINITY;
     for (int round = 0; round < ROUNDS; round++)
         for (int w = 0; w < WAYS; w++)
-            for (double k = 0; k < 1 + ROUND_SECONDS * PACE / work && (w != 1 || b->blas); k++) {
+            for (double k = 0; k < 1 + ROUND_SECONDS * PACE / work && is_there(b, w); k++) {
                 const double begin = omp_get_wtime();
                 run(b, w);
                 best[w] = fmin(best[w], omp_get_wtime() - begin);
             }
     printf("%lld,%lld,%lld,%s", (long long)s.m, (long long)s.n, (long long)s.k, b->lies.name);
     for (int w = 0; w < WAYS; w++) {
-        if (w == 1 && !b->blas) {
+        if (!is_there(b, w)) {
             printf(",");
             continue;
         }
@@ -141,19 +158,31 @@ static bool measure(Bench *b) {
     return right;
 }
 
+/* What the libraries at the paths have of the peers */
+static Peers peers_in(char **paths, int n) {
+    Peers p = {NULL, NULL};
+    for (int k = 0; k < n; k++) {
+        void *library = dlopen(paths[k], RTLD_NOW), *blas = NULL, *dispatch = NULL;
+        if (library) blas = dlsym(library, "cblas_sgemm"), dispatch = dlsym(library, "libxsmm_smmdispatch");
+        if (blas) *(void **)&p.blas = blas;
+        if (dispatch) *(void **)&p.dispatch = dispatch;
+        if (blas || dispatch) continue;
+        fprintf(stderr, "%s: neither cblas_sgemm nor libxsmm_smmdispatch: %s\n", paths[k], dlerror());
+        exit(1);
+    }
+    return p;
+}
+
 int main(int argc, char **argv) {
-    void *library = argc > 1 ? dlopen(argv[1], RTLD_NOW) : NULL;
-    Sgemm *blas = NULL;
+    const Peers peers = peers_in(argv + 1, argc - 1);
     bool right = true;
-    if (library) *(void **)&blas = dlsym(library, "cblas_sgemm");
-    if (argc > 1 && !blas) return fprintf(stderr, "%s: no cblas_sgemm: %s\n", argv[1], dlerror()), 1;
     printf("rows,columns,depth,lie");
     for (int w = 0; w < WAYS; w++) printf(",%s", names[w]);
     puts("");
     for (size_t k = 0; k < ARRAY_LEN(cases); k++)
         for (size_t l = 0; l < ARRAY_LEN(lies); l++) {
             Bench b;
-            open_bench(&b, cases[k], lies[l], omp_get_max_threads(), blas);
+            open_bench(&b, cases[k], lies[l], omp_get_max_threads(), peers);
             right &= measure(&b);
             close_bench(&b);
         }

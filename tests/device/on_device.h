@@ -74,7 +74,8 @@ static int apply_operand(const Apply *to, KArgs *a, ApplyBlock *blocks, int k, E
     return code;
 }
 
-/* The workspace has exactly the bytes that the op asked for, between guard bytes. */
+/* The workspace has exactly the bytes that the op asked for, between guard bytes. What it holds is no number of any floating
+ * type: read before it is written, it would spread. */
 static int apply_workspace(const Apply *to, KArgs *a, ApplyBlock *block, Err *e) {
     size_t guard = to->device->table->alignment;
     if (a->workspace_bytes == 0) return OK;
@@ -82,6 +83,7 @@ static int apply_workspace(const Apply *to, KArgs *a, ApplyBlock *block, Err *e)
     block->host = mem_new(block->bytes);
     if (!block->host) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", block->bytes);
     memset(block->host, APPLY_BYTE, block->bytes);
+    memset(block->host + guard, 0xFF, a->workspace_bytes);
     int code = apply_alloc(to, block, 0, e);
     a->workspace = block->at + guard;
     return code;
