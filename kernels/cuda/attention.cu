@@ -7,6 +7,7 @@
  * the samples and heads that share it. All compute the scores again. Tiles of queries and keys that do not see each other
  * are left out, but for the bias. Sums are in fp32. */
 #include "attention_kernels.h"
+#include "attention_own.h"
 
 /* ---- operands */
 
@@ -82,29 +83,18 @@ static int run_bias(const KArgs *a, Err *e, const Attention &t) {
     return too_many(a, e, blocks);
 }
 
-int k_cuda_attention_prepare(const KArgs *, size_t, void **state, size_t *workspace, Err *) {
-    *state = NULL;
-    *workspace = 0;
-    return OK;
+/* The gradient's: `inner`, which has as many numbers as lse */
+size_t attention_own_workspace(const KArgs *a) {
+    return a->kind == OP_attention_dx ? (size_t)a->attention_dx.lse.count * sizeof(float) : 0;
 }
 
-int k_cuda_attention(const KArgs *a, Err *e) {
+static int forward(const KArgs *a, Err *e) {
     const Attention t = attention_of(a, &a->attention.q, &a->attention.y, &a->attention.lse, &a->attention.calls,
                                      &a->attention.bias, &a->attention.positions);
     return run(a, e, pick(a, t).forward, t, t.attr.heads, t.queries);
 }
 
-/* workspace: `inner`, which has as many numbers as lse */
-int k_cuda_attention_dx_prepare(const KArgs *a, size_t, void **state, size_t *workspace, Err *) {
-    *state = NULL;
-    *workspace = (size_t)a->attention_dx.lse.count * sizeof(float);
-    return OK;
-}
-
-int k_cuda_attention_dx(const KArgs *a, Err *e) {
-    const size_t bytes = (size_t)a->attention_dx.lse.count * sizeof(float);
-    if (a->workspace_bytes < bytes)
-        return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", bytes, a->workspace_bytes);
+static int gradient(const KArgs *a, Err *e) {
     Attention t = attention_of(a, &a->attention_dx.q, &a->attention_dx.y, &a->attention_dx.lse, &a->attention_dx.calls,
                                &a->attention_dx.bias, &a->attention_dx.positions);
     t.dy = steps_of(&a->attention_dx.dy, t.attr.batch_first, 0, t.width, false);
@@ -118,3 +108,5 @@ int k_cuda_attention_dx(const KArgs *a, Err *e) {
     if (!code) code = run(a, e, pick(a, t).of_keys, t, t.attr.kv_heads, t.keys);
     return code || !t.dbias.count ? code : run_bias(a, e, t);
 }
+
+int attention_own(const KArgs *a, Err *e) { return a->kind == OP_attention ? forward(a, e) : gradient(a, e); }

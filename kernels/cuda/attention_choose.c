@@ -1,0 +1,182 @@
+/* attention_choose.c: what tune.c wants to know of attention and its gradient: own kernels, which come first, or an engine of
+ * cuDNN (attention_cudnn.h), which only a race or a pick takes. All engines are compiled at run time. lse means the same in
+ * all ways, so that the op and its gradient are chosen each by itself. */
+#include <stdio.h>
+#include <string.h>
+
+#include "attention_cudnn.h"
+#include "attention_own.h"
+#include "engines.h"
+#include "libraries.h"
+#include "base/mem.h"
+#include "plan_cache.h"
+#include "tune.h"
+
+/* RACERS: engines of a ranking that are timed. SINCE: earlier versions err in the gradient where the keys are no multiple of
+ * 128, unless their number is given as a tensor (see cuDNN's own front end). */
+enum { RACERS = 12, SINCE = 91600 };
+
+static const char *const own = "own", *const by_cudnn = "cudnn";
+
+typedef struct AttentionState {
+    CudaState base;
+    bool cudnn;         /* else by own kernels */
+    Node plan;          /* NULL: by own kernels, or the device is not here */
+    size_t engine_at;   /* bytes from the start of the workspace */
+    size_t workspace;
+} AttentionState;
+
+static void release(void *state) {
+    AttentionState *s = state;
+    if (!s) return;
+    node_free(&s->plan);
+    mem_free(s);
+}
+
+/* ---- the op's name in picks */
+
+static int op_text(const KArgs *a, char text[PICK_OP], Err *e) {
+    const bool dx = a->kind == OP_attention_dx;
+    const AttentionAttr *t = &a->attr->attention;
+    const View *q = dx ? &a->attention_dx.q : &a->attention.q, *y = dx ? &a->attention_dx.y : &a->attention.y;
+    const View *shown[] = {&q[0], &q[1], &q[2], y, dx ? &a->attention_dx.bias : &a->attention.bias};
+    static const char *const names[] = {"q", "k", "v", "y", "bias"};
+    int at = snprintf(text, PICK_OP, "%s", op_info(a->kind)->name);
+    for (size_t k = 0; k < ARRAY_LEN(shown); k++) {
+        if (!shown[k]->count) continue;
+        at += snprintf(text + at, (size_t)(PICK_OP - at), " %s", names[k]);
+        for (int d = 0; d < shown[k]->shape.rank; d++)
+            at += snprintf(text + at, (size_t)(PICK_OP - at), "%c%lld", d ? ',' : '=', (long long)shown[k]->shape.dim[d]);
+        at += snprintf(text + at, (size_t)(PICK_OP - at), ":%s", dtype_name(shown[k]->dtype));
+    }
+    if (dx) at += snprintf(text + at, (size_t)(PICK_OP - at), " dy:%s dq:%s dbias=%d", dtype_name(a->attention_dx.dy.dtype),
+                           dtype_name(a->attention_dx.dq.dtype), a->attention_dx.dbias.count > 0);
+    else at += snprintf(text + at, (size_t)(PICK_OP - at), " lse=%d", a->attention.lse.count > 0);
+    at += snprintf(text + at, (size_t)(PICK_OP - at),
+                   " heads=%d kv_heads=%d causal=%d batch_first=%d scale=%.9g p=%.9g window=%d cap=%.9g positions=%d", t->heads,
+                   t->kv_heads, t->causal, t->batch_first, (double)t->scale, (double)t->p, t->window, (double)t->cap,
+                   (dx ? a->attention_dx.positions.count : a->attention.positions.count) > 0);
+    return at < PICK_OP ? OK : err_set(e, ERR_INTERNAL, "an op's name of %d characters", at);
+}
+
+/* ---- one candidate */
+
+/* cuDNN's own front end also refuses one query of one key. */
+static bool can(const KArgs *a, Sdpa *sdpa) {
+    return cudnnGetVersion() >= SINCE && sdpa_read(a, sdpa) && sdpa->at[SDPA_Q].dim[2] * sdpa->at[SDPA_K].dim[2] > 1;
+}
+
+static int graph_of(CudaDevice *c, const Sdpa *sdpa, Graph *g, Err *e) {
+    cudnnHandle_t handle = NULL;
+    memset(g, 0, sizeof *g);
+    int code = c->ordinal == NOT_HERE ? OK : libraries_cudnn(c, &handle, e);
+    return code ? code : sdpa_graph(sdpa, handle, g, e);
+}
+
+static size_t engine_at(const Sdpa *sdpa) { return align_up(sdpa_inner_bytes(sdpa), CUDA_ALIGNMENT); }
+
+/* The whole op's workspace; SIZE_MAX: the engine may not be taken. */
+static size_t needs(const Sdpa *sdpa, const Engine *engine) {
+    return engine_may(engine, false) ? engine_at(sdpa) + engine->workspace : SIZE_MAX;
+}
+
+static int open_engine(const KArgs *a, const Sdpa *sdpa, const Engine *engine, size_t limit, AttentionState *s, Err *e) {
+    CudaDevice *c = cuda_of(a);
+    char op[PICK_OP];
+    if (needs(sdpa, engine) > limit)
+        return err_set(e, ERR_UNSUPPORTED, "the engine may not be taken within %zu bytes", limit);
+    s->cudnn = true;
+    s->engine_at = engine_at(sdpa);
+    s->workspace = needs(sdpa, engine);
+    int code = op_text(a, op, e);
+    return code || c->ordinal == NOT_HERE ? code : plan_open(c, op, by_cudnn, engine, &s->plan, e);
+}
+
+static int open_cudnn(const KArgs *a, const Candidate *from, AttentionState *s, Err *e) {
+    Sdpa sdpa;
+    Graph g;
+    Engine engine = {.config = NULL};
+    if (!can(a, &sdpa)) return err_set(e, ERR_UNSUPPORTED, "%s: cuDNN cannot run it", op_info(a->kind)->name);
+    if (from->handle) return open_engine(a, &sdpa, from->handle, from->limit, s, e);
+    int code = graph_of(cuda_of(a), &sdpa, &g, e);
+    if (!code) code = engine_open(cuda_of(a), &g, &from->engine, &engine, e);
+    if (!code) code = open_engine(a, &sdpa, &engine, from->limit, s, e);
+    engine_close(&engine);
+    graph_free(&g);
+    return code;
+}
+
+static int open_candidate(const KArgs *a, Candidate *from, void **state, size_t *workspace, Err *e) {
+    AttentionState *s = mem_new(sizeof *s);
+    if (!s) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *s);
+    s->base.release = release;
+    s->workspace = attention_own_workspace(a);
+    int code = !strcmp(from->way, own)        ? OK
+               : !strcmp(from->way, by_cudnn) ? open_cudnn(a, from, s, e)
+                                              : err_set(e, ERR_UNSUPPORTED, "no way of attention: %s", from->way);
+    if (code) {
+        release(s);
+        return code;
+    }
+    *state = s;
+    *workspace = s->workspace;
+    return OK;
+}
+
+/* ---- which there are */
+
+static int first_choice(const KArgs *a, size_t limit, Offer *take, void *arg, Err *e) {
+    Err why = {.code = OK};
+    Candidate c = {.way = own, .limit = limit, .workspace = attention_own_workspace(a)};
+    return take(arg, &c, &why) ? OK : err_set(e, why.code, "%s", why.text);
+}
+
+/* The first choice is all own kernels; here are the engines. */
+static int candidates(const KArgs *a, size_t limit, const Candidate *than, Offer *compete, void *arg, Err *e) {
+    CudaDevice *c = cuda_of(a);
+    Engines list = {NULL};
+    Sdpa sdpa;
+    Graph g;
+    Err why;
+    bool over = false;
+    int code = OK;
+    (void)than;
+    if (!can(a, &sdpa)) return OK;
+    if (!graph_of(c, &sdpa, &g, NULL))
+        for (int r = 0; r < ENGINE_RANKINGS && !code; r++) code = engines_ask(c, &g, r, RACERS, &list, e);
+    for (int k = 0; k < list.n && !code && !over; k++) {
+        Candidate one = {.way = by_cudnn, .engine = list.at[k].id, .limit = limit, .workspace = needs(&sdpa, &list.at[k]),
+                         .handle = &list.at[k]};
+        if (one.workspace <= limit) over = compete(arg, &one, &why);
+    }
+    engines_free(&list);
+    graph_free(&g);
+    return code;
+}
+
+/* ---- running */
+
+static int run_cudnn(const KArgs *a, const AttentionState *s, Err *e) {
+    char *workspace = a->workspace;
+    int64_t id[SDPA_IDS];
+    void *data[SDPA_IDS];
+    Sdpa sdpa;
+    if (!s->plan || !sdpa_read(a, &sdpa)) return err_set(e, ERR_INTERNAL, "%s has no plan", op_info(a->kind)->name);
+    const int n = sdpa_tensors(&sdpa, workspace, id, data);
+    return plan_run(cuda_of(a), s->plan, n, id, data, workspace + s->engine_at, e);
+}
+
+static int attention_run(const KArgs *a, Err *e) {
+    const AttentionState *s = a->state;
+    if (a->workspace_bytes < s->workspace)
+        return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", s->workspace, a->workspace_bytes);
+    return s->cudnn ? run_cudnn(a, s, e) : attention_own(a, e);
+}
+
+int k_cuda_attention(const KArgs *a, Err *e) { return attention_run(a, e); }
+int k_cuda_attention_dx(const KArgs *a, Err *e) { return attention_run(a, e); }
+
+static const Tunable attention = {.version = cudnnGetVersion, .text = op_text, .first = first_choice, .candidates = candidates,
+                                  .open = open_candidate, .run = attention_run};
+TUNED(attention, attention)
+TUNED(attention_dx, attention)

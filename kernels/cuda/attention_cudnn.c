@@ -1,0 +1,185 @@
+#include "attention_cudnn.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- the op in its own words */
+
+/* Features of `heads` heads from `feature` on in the rows of v: (N, T, F) or (T, N, F). */
+static SdpaTensor heads_of(const View *v, const AttentionAttr *a, int64_t feature, int64_t heads, int64_t width) {
+    const int64_t near = v->shape.dim[2], far = v->shape.dim[1] * near, time = a->batch_first ? 1 : 0;
+    SdpaTensor t = {.dim = {v->shape.dim[1 - time], heads, v->shape.dim[time], width},
+                    .stride = {time ? far : near, width, time ? near : far, 1}};
+    if (v->data) t.data = (char *)v->data + (size_t)feature * dtype_size(v->dtype);
+    return t;
+}
+
+static SdpaTensor part_of(const View *qkv, int part, const AttentionAttr *a, int64_t width) {
+    const AttentionPart p = attention_part(qkv, part, a, width);
+    return heads_of(&qkv[p.operand], a, p.feature, part ? a->kv_heads : a->heads, width);
+}
+
+static SdpaTensor in_order(int64_t n, int64_t heads, int64_t rows, int64_t columns, void *data) {
+    return (SdpaTensor){{n, heads, rows, columns}, {heads * rows * columns, rows * columns, columns, 1}, data};
+}
+
+/* Words of 16 bytes: a head's features fill whole ones, and so do rows of heads. */
+static bool whole_words(const SdpaTensor *t) {
+    return t->dim[3] % 8 == 0 && t->stride[0] % 8 == 0 && t->stride[2] % 8 == 0;
+}
+
+bool sdpa_read(const KArgs *a, Sdpa *s) {
+    const bool dx = a->kind == OP_attention_dx;
+    const View *qkv = dx ? &a->attention_dx.q : &a->attention.q, *y = dx ? &a->attention_dx.y : &a->attention.y;
+    const View *lse = dx ? &a->attention_dx.lse : &a->attention.lse;
+    const View *bias = dx ? &a->attention_dx.bias : &a->attention.bias;
+    const View *positions = dx ? &a->attention_dx.positions : &a->attention.positions;
+    const AttentionAttr *attr = &a->attr->attention;
+    const int64_t width = y->shape.dim[2] / attr->heads;
+    memset(s, 0, sizeof *s);
+    s->attr = *attr;
+    s->gradient = dx;
+    s->type = y->dtype;
+    for (int k = 0; k < 3; k++) s->at[SDPA_Q + k] = part_of(qkv, k, attr, width);
+    s->at[SDPA_Y] = heads_of(y, attr, 0, attr->heads, width);
+    const int64_t *d = s->at[SDPA_Y].dim;
+    if (lse->count) s->at[SDPA_LSE] = in_order(d[0], d[1], d[2], 1, lse->data);
+    if (dx) {
+        s->at[SDPA_DY] = heads_of(&a->attention_dx.dy, attr, 0, attr->heads, width);
+        for (int k = 0; k < 3; k++) s->at[SDPA_DQ + k] = part_of(a->out, k, attr, width);
+        s->at[SDPA_INNER] = in_order(d[0], d[1], d[2], 1, NULL);
+    }
+    bool whole = s->type == DT_BF16 || s->type == DT_F16;
+    for (int k = 0; k < OP_IN + OP_OUT; k++) {
+        const View *v = k < OP_IN ? &a->in[k] : &a->out[k - OP_IN];
+        whole = whole && (!v->count || v == lse || v->dtype == s->type || v->dtype == DT_I32);
+    }
+    for (int id = SDPA_Q; id <= SDPA_DV; id++)
+        if (id != SDPA_LSE && s->at[id].dim[0]) whole = whole && whole_words(&s->at[id]);
+    return whole && attr->p == 0 && !attr->window && attr->cap == 0 && !bias->count && !positions->count;
+}
+
+/* ---- the graphs */
+
+static Node operand(Graph *g, const Sdpa *s, int64_t id) {
+    const bool wide = id == SDPA_LSE || id == SDPA_INNER;
+    return graph_tensor_at(g, id, wide ? DT_F32 : s->type, s->at[id].dim, s->at[id].stride);
+}
+
+/* x with rows and columns exchanged */
+static Node transposed(Graph *g, const Sdpa *s, int64_t id) {
+    const int64_t *d = s->at[id].dim, *t = s->at[id].stride;
+    return graph_tensor_at(g, id, s->type, (int64_t[]){d[0], d[1], d[3], d[2]}, (int64_t[]){t[0], t[1], t[3], t[2]});
+}
+
+/* What a graph has inside only: a matrix or a column of each head of q */
+static void scores_dim(const Sdpa *s, int64_t columns, int64_t dim[4]) {
+    memcpy(dim, s->at[SDPA_Q].dim, 4 * sizeof *dim);
+    dim[3] = columns;
+}
+static Node inside(Graph *g, const Sdpa *s, DType type, int64_t columns) {
+    int64_t dim[4];
+    scores_dim(s, columns, dim);
+    return graph_tensor_in_order(g, 0, type, dim);
+}
+static Node scores(Graph *g, const Sdpa *s) { return inside(g, s, DT_F32, s->at[SDPA_K].dim[2]); }
+
+static Node math(Graph *g, GraphMath f, Node a, Node b, Node out) {
+    graph_math(g, f, a, b, out);
+    return out;
+}
+
+/* Scores of keys that the query does not see become -inf. */
+static Node masked(Graph *g, const Sdpa *s, Node score) {
+    if (!s->attr.causal) return score;
+    const int64_t keys = s->at[SDPA_K].dim[2];
+    int64_t dim[4];
+    scores_dim(s, keys, dim);
+    Node query = inside(g, s, DT_I32, keys), key = inside(g, s, DT_I32, keys), sees = graph_flags(g, dim), out = scores(g, s);
+    graph_index(g, 2, score, query);
+    graph_index(g, 3, score, key);
+    graph_at_least(g, query, key, sees);
+    graph_select(g, sees, score, graph_number(g, SDPA_UNSEEN), out);
+    return out;
+}
+
+static Node scaled_scores(Graph *g, const Sdpa *s, Node q, Node k, Node scale) {
+    Node product = scores(g, s);
+    graph_matmul(g, q, k, product);
+    return math(g, GRAPH_MUL, product, scale, scores(g, s));
+}
+
+/* y = softmax(scores) v; lse = the largest + log(sum of exp(score - largest)) */
+static void forward_graph(const Sdpa *s, Graph *g) {
+    Node most = inside(g, s, DT_F32, 1), sum = inside(g, s, DT_F32, 1);
+    Node score = masked(g, s, scaled_scores(g, s, operand(g, s, SDPA_Q), transposed(g, s, SDPA_K), graph_number(g, SDPA_SCALE)));
+    graph_reduce(g, GRAPH_MAX, score, most);
+    Node power = math(g, GRAPH_EXP, math(g, GRAPH_SUB, score, most, scores(g, s)), NULL, scores(g, s));
+    graph_reduce(g, GRAPH_SUM, power, sum);
+    Node lse = s->at[SDPA_LSE].dim[0] ? operand(g, s, SDPA_LSE) : inside(g, s, DT_F32, 1); /* no engine does without */
+    math(g, GRAPH_ADD, most, math(g, GRAPH_LOG, sum, NULL, inside(g, s, DT_F32, 1)), lse);
+    Node prob = math(g, GRAPH_DIV, power, sum, inside(g, s, s->type, s->at[SDPA_K].dim[2]));
+    graph_matmul(g, prob, operand(g, s, SDPA_V), operand(g, s, SDPA_Y));
+}
+
+/* x^T y for each head of q, into the gradient of k or v, whose heads are the sums over those of q that they serve */
+static void keys_gradient(Graph *g, const Sdpa *s, Node x, Node y, int64_t id) {
+    const int64_t *d = s->at[SDPA_Q].dim, *t = s->at[id].dim, keys = t[2];
+    Node turned = graph_tensor_at(g, 0, s->type, (int64_t[]){d[0], d[1], keys, d[2]},
+                                  (int64_t[]){d[1] * d[2] * keys, d[2] * keys, 1, keys});
+    graph_transpose(g, x, turned);
+    if (d[1] == t[1]) {
+        graph_matmul(g, turned, y, operand(g, s, id));
+        return;
+    }
+    Node each = graph_tensor_in_order(g, 0, s->type, (int64_t[]){d[0], d[1], keys, t[3]});
+    graph_matmul(g, turned, y, each);
+    graph_reduce(g, GRAPH_SUM, each, operand(g, s, id));
+}
+
+static void backward_graph(const Sdpa *s, Graph *g) {
+    const int64_t *d = s->at[SDPA_Q].dim, *k_dim = s->at[SDPA_K].dim, *k_stride = s->at[SDPA_K].stride;
+    Node q = operand(g, s, SDPA_Q), k = transposed(g, s, SDPA_K), dy = operand(g, s, SDPA_DY), scale = graph_number(g, SDPA_SCALE);
+    Node sum = inside(g, s, DT_F32, 1), inner = operand(g, s, SDPA_INNER);
+    graph_reduce(g, GRAPH_SUM, math(g, GRAPH_MUL, dy, operand(g, s, SDPA_Y), graph_tensor_in_order(g, 0, DT_F32, d)), sum);
+    math(g, GRAPH_MUL, sum, graph_number(g, SDPA_ONE), inner);
+    Node score = math(g, GRAPH_SUB, scaled_scores(g, s, q, k, scale), operand(g, s, SDPA_LSE), scores(g, s));
+    Node prob = math(g, GRAPH_EXP, masked(g, s, score), NULL, scores(g, s));
+    keys_gradient(g, s, prob, dy, SDPA_DV);
+    Node dp = scores(g, s);
+    graph_matmul(g, dy, transposed(g, s, SDPA_V), dp);
+    Node ds = math(g, GRAPH_MUL, math(g, GRAPH_SUB, dp, inner, scores(g, s)), prob, scores(g, s));
+    ds = math(g, GRAPH_MUL, ds, scale, inside(g, s, s->type, k_dim[2]));
+    keys_gradient(g, s, ds, q, SDPA_DK);
+    Node rows = graph_tensor_at(g, 0, s->type, k_dim, k_stride);
+    graph_transpose(g, k, rows);
+    graph_matmul(g, ds, rows, operand(g, s, SDPA_DQ));
+}
+
+int sdpa_graph(const Sdpa *s, cudnnHandle_t handle, Graph *g, Err *e) {
+    memset(g, 0, sizeof *g);
+    if (s->gradient) backward_graph(s, g);
+    else forward_graph(s, g);
+    return graph_finish(g, handle, e);
+}
+
+/* ---- running */
+
+size_t sdpa_inner_bytes(const Sdpa *s) {
+    const int64_t *d = s->at[SDPA_INNER].dim;
+    return (size_t)(d[0] * d[1] * d[2]) * sizeof(float);
+}
+
+int sdpa_tensors(const Sdpa *s, char *workspace, int64_t id[SDPA_IDS], void *data[SDPA_IDS]) {
+    static const float unseen = -INFINITY, one = 1.0f;
+    const void *numbers[SDPA_IDS] = {[SDPA_SCALE] = &s->attr.scale, [SDPA_UNSEEN] = s->attr.causal ? &unseen : NULL,
+                                     [SDPA_ONE] = s->gradient ? &one : NULL, [SDPA_INNER] = s->gradient ? workspace : NULL};
+    int n = 0;
+    for (int k = SDPA_Q; k < SDPA_IDS; k++) {
+        void *at = numbers[k] ? (void *)numbers[k] : s->at[k].data;
+        if (!at) continue;
+        id[n] = k;
+        data[n++] = at;
+    }
+    return n;
+}
