@@ -110,3 +110,30 @@ static int gradient(const KArgs *a, Err *e) {
 }
 
 int attention_own(const KArgs *a, Err *e) { return a->kind == OP_attention ? forward(a, e) : gradient(a, e); }
+
+/* ---- dropout's mask */
+
+/* A quad of keys is one call of Philox. */
+static __global__ void mask_kernel(Elements mask, AttentionAttr attr, uint64_t seed, const uint32_t *calls, int64_t rows,
+                                   int64_t keys, int64_t row) {
+    const int64_t quads = (keys + QUAD - 1) / QUAD, stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * quads; i += stride) {
+        const int64_t at = i / quads, key = i % quads * QUAD;
+        const Philox drawn = philox(seed, RNG_DROPOUT, attr.id, *calls, (dropout_row(at, keys) + (uint64_t)key) >> 2);
+        float kept[QUAD];
+        for (int k = 0; k < QUAD; k++) kept[k] = dropout_keep(attr.p, drawn.x[k]) > 0.0f ? 1.0f : 0.0f;
+        lanes_store<QUAD>(mask.type, mask.data, at * row + key, kept);
+    }
+}
+
+int attention_mask(const KArgs *a, void *mask, DType type, int64_t row, Err *e) {
+    const bool dx = a->kind == OP_attention_dx;
+    const View *qkv = dx ? &a->attention_dx.q : &a->attention.q, *calls = dx ? &a->attention_dx.calls : &a->attention.calls;
+    const View *y = dx ? &a->attention_dx.y : &a->attention.y;
+    const int time = a->attr->attention.batch_first ? 1 : 0;
+    const int64_t keys = (qkv[1].count ? qkv[1] : qkv[0]).shape.dim[time];
+    const int64_t rows = y->shape.dim[0] * y->shape.dim[1] * a->attr->attention.heads;
+    const unsigned blocks = blocks_for(a, rows * ((keys + QUAD - 1) / QUAD), ELEMENT_THREADS);
+    return launch_op(a, e, mask_kernel, blocks, ELEMENT_THREADS, Elements{mask, type}, a->attr->attention, a->seed,
+                     (const uint32_t *)calls->data, rows, keys, row);
+}

@@ -7,24 +7,13 @@
 #include "attention_cudnn.h"
 #include "attention_own.h"
 #include "engines.h"
-#include "libraries.h"
 #include "base/mem.h"
 #include "plan_cache.h"
 #include "tune.h"
 
-/* RACERS: engines of a ranking that are timed. SINCE: earlier versions err in the gradient where the keys are no multiple of
- * 128, unless their number is given as a tensor (see cuDNN's own front end). */
-enum { RACERS = 12, SINCE = 91600 };
+enum { RACERS = 12 }; /* engines of a ranking that are timed */
 
 static const char *const own = "own", *const by_cudnn = "cudnn";
-
-typedef struct AttentionState {
-    CudaState base;
-    bool cudnn;         /* else by own kernels */
-    Node plan;          /* NULL: by own kernels, or the device is not here */
-    size_t engine_at;   /* bytes from the start of the workspace */
-    size_t workspace;
-} AttentionState;
 
 static void release(void *state) {
     AttentionState *s = state;
@@ -35,7 +24,7 @@ static void release(void *state) {
 
 /* ---- the op's name in picks */
 
-static int op_text(const KArgs *a, char text[PICK_OP], Err *e) {
+int attention_text(const KArgs *a, char text[PICK_OP], Err *e) {
     const bool dx = a->kind == OP_attention_dx;
     const AttentionAttr *t = &a->attr->attention;
     const View *q = dx ? &a->attention_dx.q : &a->attention.q, *y = dx ? &a->attention_dx.y : &a->attention.y;
@@ -61,23 +50,9 @@ static int op_text(const KArgs *a, char text[PICK_OP], Err *e) {
 
 /* ---- one candidate */
 
-/* cuDNN's own front end also refuses one query of one key. */
-static bool can(const KArgs *a, Sdpa *sdpa) {
-    return cudnnGetVersion() >= SINCE && sdpa_read(a, sdpa) && sdpa->at[SDPA_Q].dim[2] * sdpa->at[SDPA_K].dim[2] > 1;
-}
-
-static int graph_of(CudaDevice *c, const Sdpa *sdpa, Graph *g, Err *e) {
-    cudnnHandle_t handle = NULL;
-    memset(g, 0, sizeof *g);
-    int code = c->ordinal == NOT_HERE ? OK : libraries_cudnn(c, &handle, e);
-    return code ? code : sdpa_graph(sdpa, handle, g, e);
-}
-
-static size_t engine_at(const Sdpa *sdpa) { return align_up(sdpa_inner_bytes(sdpa), CUDA_ALIGNMENT); }
-
 /* The whole op's workspace; SIZE_MAX: the engine may not be taken. */
 static size_t needs(const Sdpa *sdpa, const Engine *engine) {
-    return engine_may(engine, false) ? engine_at(sdpa) + engine->workspace : SIZE_MAX;
+    return engine_may(engine, false) ? sdpa_before(sdpa) + engine->workspace : SIZE_MAX;
 }
 
 static int open_engine(const KArgs *a, const Sdpa *sdpa, const Engine *engine, size_t limit, AttentionState *s, Err *e) {
@@ -86,9 +61,9 @@ static int open_engine(const KArgs *a, const Sdpa *sdpa, const Engine *engine, s
     if (needs(sdpa, engine) > limit)
         return err_set(e, ERR_UNSUPPORTED, "the engine may not be taken within %zu bytes", limit);
     s->cudnn = true;
-    s->engine_at = engine_at(sdpa);
+    s->engine_at = sdpa_before(sdpa);
     s->workspace = needs(sdpa, engine);
-    int code = op_text(a, op, e);
+    int code = attention_text(a, op, e);
     return code || c->ordinal == NOT_HERE ? code : plan_open(c, op, by_cudnn, engine, &s->plan, e);
 }
 
@@ -96,9 +71,9 @@ static int open_cudnn(const KArgs *a, const Candidate *from, AttentionState *s, 
     Sdpa sdpa;
     Graph g;
     Engine engine = {.config = NULL};
-    if (!can(a, &sdpa)) return err_set(e, ERR_UNSUPPORTED, "%s: cuDNN cannot run it", op_info(a->kind)->name);
+    if (!sdpa_read(a, &sdpa)) return err_set(e, ERR_UNSUPPORTED, "%s: cuDNN cannot run it", op_info(a->kind)->name);
     if (from->handle) return open_engine(a, &sdpa, from->handle, from->limit, s, e);
-    int code = graph_of(cuda_of(a), &sdpa, &g, e);
+    int code = sdpa_graph(cuda_of(a), &sdpa, &g, e);
     if (!code) code = engine_open(cuda_of(a), &g, &from->engine, &engine, e);
     if (!code) code = open_engine(a, &sdpa, &engine, from->limit, s, e);
     engine_close(&engine);
@@ -141,8 +116,8 @@ static int candidates(const KArgs *a, size_t limit, const Candidate *than, Offer
     bool over = false;
     int code = OK;
     (void)than;
-    if (!can(a, &sdpa)) return OK;
-    if (!graph_of(c, &sdpa, &g, NULL))
+    if (!sdpa_read(a, &sdpa)) return OK;
+    if (!sdpa_graph(c, &sdpa, &g, NULL))
         for (int r = 0; r < ENGINE_RANKINGS && !code; r++) code = engines_ask(c, &g, r, RACERS, &list, e);
     for (int k = 0; k < list.n && !code && !over; k++) {
         Candidate one = {.way = by_cudnn, .engine = list.at[k].id, .limit = limit, .workspace = needs(&sdpa, &list.at[k]),
@@ -163,7 +138,8 @@ static int run_cudnn(const KArgs *a, const AttentionState *s, Err *e) {
     Sdpa sdpa;
     if (!s->plan || !sdpa_read(a, &sdpa)) return err_set(e, ERR_INTERNAL, "%s has no plan", op_info(a->kind)->name);
     const int n = sdpa_tensors(&sdpa, workspace, id, data);
-    return plan_run(cuda_of(a), s->plan, n, id, data, workspace + s->engine_at, e);
+    int code = sdpa.drops ? attention_mask(a, workspace, sdpa.type, sdpa.at[SDPA_MASK].stride[2], e) : OK;
+    return code ? code : plan_run(cuda_of(a), s->plan, n, id, data, workspace + s->engine_at, e);
 }
 
 static int attention_run(const KArgs *a, Err *e) {
@@ -176,7 +152,7 @@ static int attention_run(const KArgs *a, Err *e) {
 int k_cuda_attention(const KArgs *a, Err *e) { return attention_run(a, e); }
 int k_cuda_attention_dx(const KArgs *a, Err *e) { return attention_run(a, e); }
 
-static const Tunable attention = {.version = cudnnGetVersion, .text = op_text, .first = first_choice, .candidates = candidates,
+static const Tunable attention = {.version = cudnnGetVersion, .text = attention_text, .first = first_choice, .candidates = candidates,
                                   .open = open_candidate, .run = attention_run};
 TUNED(attention, attention)
 TUNED(attention_dx, attention)

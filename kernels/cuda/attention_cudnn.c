@@ -3,6 +3,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "libraries.h"
+
+/* Earlier versions err in the gradient where the keys are no multiple of 128, unless their number is given as a tensor: see
+ * cuDNN's own front end, which also refuses one query with one key. */
+enum { SINCE = 91600 };
+
 /* ---- the op in its own words */
 
 /* Features of `heads` heads from `feature` on in the rows of v: (N, T, F) or (T, N, F). */
@@ -23,15 +29,19 @@ static SdpaTensor in_order(int64_t n, int64_t heads, int64_t rows, int64_t colum
     return (SdpaTensor){{n, heads, rows, columns}, {heads * rows * columns, rows * columns, columns, 1}, data};
 }
 
+/* Elements of 16 bits in a word of 16 bytes */
+enum { WORD = 8 };
+
 /* Words of 16 bytes: a head's features fill whole ones, and so do rows of heads. */
 static bool whole_words(const SdpaTensor *t) {
-    return t->dim[3] % 8 == 0 && t->stride[0] % 8 == 0 && t->stride[2] % 8 == 0;
+    return t->dim[3] % WORD == 0 && t->stride[0] % WORD == 0 && t->stride[2] % WORD == 0;
 }
 
 bool sdpa_read(const KArgs *a, Sdpa *s) {
     const bool dx = a->kind == OP_attention_dx;
     const View *qkv = dx ? &a->attention_dx.q : &a->attention.q, *y = dx ? &a->attention_dx.y : &a->attention.y;
     const View *lse = dx ? &a->attention_dx.lse : &a->attention.lse;
+    const View *calls = dx ? &a->attention_dx.calls : &a->attention.calls;
     const View *bias = dx ? &a->attention_dx.bias : &a->attention.bias;
     const View *positions = dx ? &a->attention_dx.positions : &a->attention.positions;
     const AttentionAttr *attr = &a->attr->attention;
@@ -49,6 +59,15 @@ bool sdpa_read(const KArgs *a, Sdpa *s) {
         for (int k = 0; k < 3; k++) s->at[SDPA_DQ + k] = part_of(a->out, k, attr, width);
         s->at[SDPA_INNER] = in_order(d[0], d[1], d[2], 1, NULL);
     }
+    const int64_t keys = s->at[SDPA_K].dim[2];
+    s->drops = attr->p > 0 && calls->count;
+    if (s->drops) {
+        s->at[SDPA_MASK] = in_order(d[0], d[1], d[2], (int64_t)align_up((size_t)keys, WORD), NULL);
+        s->at[SDPA_MASK].dim[3] = keys;
+    }
+    s->share = 1.0f - attr->p;
+    s->keep = 1.0f / s->share;
+    s->unseen = -INFINITY;
     bool whole = s->type == DT_BF16 || s->type == DT_F16;
     for (int k = 0; k < OP_IN + OP_OUT; k++) {
         const View *v = k < OP_IN ? &a->in[k] : &a->out[k - OP_IN];
@@ -56,7 +75,8 @@ bool sdpa_read(const KArgs *a, Sdpa *s) {
     }
     for (int id = SDPA_Q; id <= SDPA_DV; id++)
         if (id != SDPA_LSE && s->at[id].dim[0]) whole = whole && whole_words(&s->at[id]);
-    return whole && attr->p == 0 && !attr->window && attr->cap == 0 && !bias->count && !positions->count;
+    return cudnnGetVersion() >= SINCE && whole && d[2] * keys > 1 && attr->p < 1 && !attr->window && attr->cap == 0 &&
+           !bias->count && !positions->count;
 }
 
 /* ---- the graphs */
@@ -109,7 +129,17 @@ static Node scaled_scores(Graph *g, const Sdpa *s, Node q, Node k, Node scale) {
     return math(g, GRAPH_MUL, product, scale, scores(g, s));
 }
 
-/* y = softmax(scores) v; lse = the largest + log(sum of exp(score - largest)) */
+/* What dropout makes of probabilities, or of their gradients before they are multiplied by `keep` */
+static Node dropped(Graph *g, const Sdpa *s, Node x) {
+    return s->drops ? math(g, GRAPH_MUL, x, operand(g, s, SDPA_MASK), scores(g, s)) : x;
+}
+
+/* As a factor of the next product */
+static Node rounded(Graph *g, const Sdpa *s, GraphMath f, Node a, Node b) {
+    return math(g, f, a, b, inside(g, s, s->type, s->at[SDPA_K].dim[2]));
+}
+
+/* y = dropout(softmax(scores)) v; lse = the largest + log(sum of exp(score - largest)) */
 static void forward_graph(const Sdpa *s, Graph *g) {
     Node most = inside(g, s, DT_F32, 1), sum = inside(g, s, DT_F32, 1);
     Node score = masked(g, s, scaled_scores(g, s, operand(g, s, SDPA_Q), transposed(g, s, SDPA_K), graph_number(g, SDPA_SCALE)));
@@ -118,7 +148,9 @@ static void forward_graph(const Sdpa *s, Graph *g) {
     graph_reduce(g, GRAPH_SUM, power, sum);
     Node lse = s->at[SDPA_LSE].dim[0] ? operand(g, s, SDPA_LSE) : inside(g, s, DT_F32, 1); /* no engine does without */
     math(g, GRAPH_ADD, most, math(g, GRAPH_LOG, sum, NULL, inside(g, s, DT_F32, 1)), lse);
-    Node prob = math(g, GRAPH_DIV, power, sum, inside(g, s, s->type, s->at[SDPA_K].dim[2]));
+    Node prob = s->drops
+                    ? rounded(g, s, GRAPH_MUL, dropped(g, s, math(g, GRAPH_DIV, power, sum, scores(g, s))), graph_number(g, SDPA_KEEP))
+                    : rounded(g, s, GRAPH_DIV, power, sum);
     graph_matmul(g, prob, operand(g, s, SDPA_V), operand(g, s, SDPA_Y));
 }
 
@@ -137,27 +169,34 @@ static void keys_gradient(Graph *g, const Sdpa *s, Node x, Node y, int64_t id) {
     graph_reduce(g, GRAPH_SUM, each, operand(g, s, id));
 }
 
+/* With P the probabilities and M the mask: dv = (P M keep)^T dy, and the gradient of the scores is P keep (M dy v^T - share <dy, y>).
+ * That of q comes from one product, which has one order of sums. (cuDNN also takes a graph that adds it up in fp32: without
+ * workspace of that size, but by atomics.) */
 static void backward_graph(const Sdpa *s, Graph *g) {
     const int64_t *d = s->at[SDPA_Q].dim, *k_dim = s->at[SDPA_K].dim, *k_stride = s->at[SDPA_K].stride;
-    Node q = operand(g, s, SDPA_Q), k = transposed(g, s, SDPA_K), dy = operand(g, s, SDPA_DY), scale = graph_number(g, SDPA_SCALE);
-    Node sum = inside(g, s, DT_F32, 1), inner = operand(g, s, SDPA_INNER);
+    Node q = operand(g, s, SDPA_Q), k = transposed(g, s, SDPA_K), dy = operand(g, s, SDPA_DY);
+    Node scale = graph_number(g, SDPA_SCALE), keep = s->drops ? graph_number(g, SDPA_KEEP) : NULL;
+    Node sum = inside(g, s, DT_F32, 1), inner = operand(g, s, SDPA_INNER), dp = scores(g, s);
     graph_reduce(g, GRAPH_SUM, math(g, GRAPH_MUL, dy, operand(g, s, SDPA_Y), graph_tensor_in_order(g, 0, DT_F32, d)), sum);
-    math(g, GRAPH_MUL, sum, graph_number(g, SDPA_ONE), inner);
+    math(g, GRAPH_MUL, sum, graph_number(g, SDPA_SHARE), inner);
     Node score = math(g, GRAPH_SUB, scaled_scores(g, s, q, k, scale), operand(g, s, SDPA_LSE), scores(g, s));
     Node prob = math(g, GRAPH_EXP, masked(g, s, score), NULL, scores(g, s));
-    keys_gradient(g, s, prob, dy, SDPA_DV);
-    Node dp = scores(g, s);
+    keys_gradient(g, s, s->drops ? rounded(g, s, GRAPH_MUL, dropped(g, s, prob), keep) : prob, dy, SDPA_DV);
     graph_matmul(g, dy, transposed(g, s, SDPA_V), dp);
-    Node ds = math(g, GRAPH_MUL, math(g, GRAPH_SUB, dp, inner, scores(g, s)), prob, scores(g, s));
-    ds = math(g, GRAPH_MUL, ds, scale, inside(g, s, s->type, k_dim[2]));
+    Node ds = math(g, GRAPH_MUL, math(g, GRAPH_SUB, dropped(g, s, dp), inner, scores(g, s)), prob, scores(g, s));
+    if (s->drops) ds = math(g, GRAPH_MUL, ds, keep, scores(g, s));
+    ds = rounded(g, s, GRAPH_MUL, ds, scale);
     keys_gradient(g, s, ds, q, SDPA_DK);
     Node rows = graph_tensor_at(g, 0, s->type, k_dim, k_stride);
     graph_transpose(g, k, rows);
     graph_matmul(g, ds, rows, operand(g, s, SDPA_DQ));
 }
 
-int sdpa_graph(const Sdpa *s, cudnnHandle_t handle, Graph *g, Err *e) {
+int sdpa_graph(CudaDevice *c, const Sdpa *s, Graph *g, Err *e) {
+    cudnnHandle_t handle = NULL;
     memset(g, 0, sizeof *g);
+    int code = c->ordinal == NOT_HERE ? OK : libraries_cudnn(c, &handle, e);
+    if (code) return code;
     if (s->gradient) backward_graph(s, g);
     else forward_graph(s, g);
     return graph_finish(g, handle, e);
@@ -165,18 +204,24 @@ int sdpa_graph(const Sdpa *s, cudnnHandle_t handle, Graph *g, Err *e) {
 
 /* ---- running */
 
-size_t sdpa_inner_bytes(const Sdpa *s) {
-    const int64_t *d = s->at[SDPA_INNER].dim;
-    return (size_t)(d[0] * d[1] * d[2]) * sizeof(float);
+static size_t mask_bytes(const Sdpa *s) {
+    const SdpaTensor *t = &s->at[SDPA_MASK];
+    return align_up((size_t)(t->dim[0] * t->stride[0]) * dtype_size(s->type), CUDA_ALIGNMENT);
+}
+
+size_t sdpa_before(const Sdpa *s) {
+    const SdpaTensor *t = &s->at[SDPA_INNER];
+    return mask_bytes(s) + align_up((size_t)(t->dim[0] * t->stride[0]) * sizeof(float), CUDA_ALIGNMENT);
 }
 
 int sdpa_tensors(const Sdpa *s, char *workspace, int64_t id[SDPA_IDS], void *data[SDPA_IDS]) {
-    static const float unseen = -INFINITY, one = 1.0f;
-    const void *numbers[SDPA_IDS] = {[SDPA_SCALE] = &s->attr.scale, [SDPA_UNSEEN] = s->attr.causal ? &unseen : NULL,
-                                     [SDPA_ONE] = s->gradient ? &one : NULL, [SDPA_INNER] = s->gradient ? workspace : NULL};
+    const void *others[SDPA_IDS] = {
+        [SDPA_INNER] = s->gradient ? workspace + mask_bytes(s) : NULL, [SDPA_MASK] = s->drops ? workspace : NULL,
+        [SDPA_SCALE] = &s->attr.scale, [SDPA_KEEP] = s->drops ? &s->keep : NULL, [SDPA_SHARE] = s->gradient ? &s->share : NULL,
+        [SDPA_UNSEEN] = s->attr.causal ? &s->unseen : NULL};
     int n = 0;
     for (int k = SDPA_Q; k < SDPA_IDS; k++) {
-        void *at = numbers[k] ? (void *)numbers[k] : s->at[k].data;
+        void *at = others[k] ? (void *)others[k] : s->at[k].data;
         if (!at) continue;
         id[n] = k;
         data[n++] = at;

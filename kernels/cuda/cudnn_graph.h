@@ -13,7 +13,7 @@
 #include "program/kernel.h"
 
 /* Tensors that exist only inside the graph have ids from GRAPH_VIRTUAL on. */
-enum { GRAPH_DESCRIPTORS = 96, GRAPH_OPS = 24, GRAPH_VIRTUAL = 100 };
+enum { GRAPH_DESCRIPTORS = 96, GRAPH_OPS = 28, GRAPH_VIRTUAL = 100 };
 
 typedef cudnnBackendDescriptor_t Node;
 

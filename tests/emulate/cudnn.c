@@ -16,7 +16,7 @@
 #include "reference/ref_conv.h"
 #include "shadow/shadow.h"
 
-enum { TENSORS = 40, MOST = 1 << 10 /* bytes of workspace */, VERSION = 91900 };
+enum { TENSORS = 44, MOST = 1 << 10 /* bytes of workspace */, VERSION = 91900 };
 
 typedef struct Tensor { int64_t id, dim[4], stride[4]; DType type; bool inside, by_value, flags; } Tensor;
 typedef enum What { CONV_OP, MATH, ACT, ACT_DX, MATMUL, TRANSPOSE, INDEX, AT_LEAST, SELECT, REDUCE } What;
