@@ -213,8 +213,8 @@ CUDA_TESTS = $(if $(CUDA_MISSING),,$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildc
 $(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(PLUGIN_OBJ) $(REF_OBJ)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ $(PLUGIN_LIBS) -Wl,-rpath,$(CUDA)/lib64 $(EXTRA)
 
-# This one describes cards.
-$(BUILD)/tests/cuda/t_card_plans: $(BUILD)/plan/plan_card.o $(BUILD)/core/eager/card.o
+# These describe cards.
+$(addprefix $(BUILD)/tests/cuda/,t_card_plans t_attention_plans): $(BUILD)/plan/plan_card.o $(BUILD)/core/eager/card.o
 
 # This one needs nccl.h, and neither the rest of the plugin nor a GPU.
 $(BUILD)/tests/cuda/t_nccl: $(BUILD)/tests/cuda/t_nccl.o $(BUILD)/kernels/cuda/nccl.o $(BUILD)/core/base/err.o

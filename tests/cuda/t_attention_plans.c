@@ -1,0 +1,275 @@
+/* What cuDNN answers about attention on GPUs that are not here: which engines it has for each graph and how much workspace they
+ * need; that it takes each tensor as it lies in the op's operands; what it refuses. The figures are those of one version of cuDNN.
+ * Its engines for attention are all compiled at run time, which nothing without a GPU can see to the end. */
+#include "attention_cudnn.h"
+#include "cards.h"
+#include "engines.h"
+
+enum { CARDS = 6 };
+static const char *const cards[CARDS] = {"t4", "a100-80gb", "rtx4090", "h100", "h200", "b200"};
+static CudaDevice *devices[CARDS];
+
+/* keys 0: q, k and v in one operand; else q, and k with v */
+typedef struct Shaped {
+    const char *name;
+    int64_t n, heads, kv_heads, queries, keys, width;
+    int causal, batch_first;
+    float p;
+    DType type;
+} Shaped;
+typedef enum Pass { EVALUATION, TRAINING, GRADIENT, PASSES } Pass;
+static const char *const passes[PASSES] = {"evaluation", "training", "gradient"};
+
+static const Shaped cases[] = {
+    {"gpt2", 8, 12, 12, 1024, 0, 64, 1, 1, 0, DT_BF16},
+    {"gpt2, fp16", 8, 12, 12, 1024, 0, 64, 1, 1, 0, DT_F16},
+    {"gpt2, dropout", 8, 12, 12, 1024, 0, 64, 1, 1, 0.1f, DT_BF16},
+    {"gpt2, time first", 8, 12, 12, 1024, 0, 64, 1, 0, 0, DT_BF16},
+    {"llama, grouped", 1, 32, 8, 2048, 0, 128, 1, 1, 0, DT_BF16},
+    {"vit", 64, 12, 12, 197, 0, 64, 0, 1, 0, DT_BF16},
+    {"of another sequence, dropout", 8, 16, 16, 128, 301, 64, 0, 1, 0.1f, DT_BF16},
+    {"small", 2, 4, 2, 17, 0, 8, 1, 1, 0, DT_BF16},
+    {"wide", 2, 8, 8, 512, 0, 256, 1, 1, 0, DT_BF16},
+    {"too wide", 2, 8, 8, 512, 0, 264, 1, 1, 0, DT_BF16},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* By card: engines that may be taken, and the least bytes of workspace of one of them, without what comes before it. */
+typedef struct Answer { int engines; size_t least; } Answer;
+static const Answer expected[CASES][PASSES][CARDS] = {
+#include "attention_plans.inc"
+};
+
+/* ---- ops */
+
+static View rows(const Shaped *c, int64_t steps, int64_t features) {
+    View v = {.shape = c->batch_first ? shape3(c->n, steps, features) : shape3(steps, c->n, features), .dtype = c->type};
+    v.count = shape_elements(&v.shape);
+    return v;
+}
+
+static void ask_attention(Asked *q, const Shaped *c, Pass pass) {
+    const int64_t own = c->heads * c->width, of_keys = 2 * c->kv_heads * c->width;
+    const View y = rows(c, c->queries, own), calls = {.shape = shape1(1), .dtype = DT_I32, .count = c->p > 0};
+    const View x = rows(c, c->queries, own + (c->keys ? 0 : of_keys)), kv = c->keys ? rows(c, c->keys, of_keys) : (View){.count = 0};
+    const View lse = {.shape = shape3(c->n, c->heads, c->queries), .dtype = DT_F32, .count = c->n * c->heads * c->queries};
+    memset(q, 0, sizeof *q);
+    q->attr.attention = (AttentionAttr){.heads = (int32_t)c->heads, .kv_heads = (int32_t)c->kv_heads, .causal = c->causal,
+                                        .batch_first = c->batch_first, .scale = 0.125f, .p = c->p};
+    q->args = (KArgs){.kind = pass == GRADIENT ? OP_attention_dx : OP_attention, .attr = &q->attr};
+    if (pass == GRADIENT) {
+        q->args.attention_dx.dy = q->args.attention_dx.y = y;
+        q->args.attention_dx.q = q->args.attention_dx.dq = x;
+        q->args.attention_dx.k = q->args.attention_dx.dk = kv;
+        q->args.attention_dx.lse = lse;
+        q->args.attention_dx.calls = calls;
+        return;
+    }
+    q->args.attention.q = x;
+    q->args.attention.k = kv;
+    q->args.attention.y = y;
+    q->args.attention.calls = calls;
+    if (pass == TRAINING) q->args.attention.lse = lse;
+}
+
+/* ---- engines */
+
+static int engines_of(CudaDevice *c, Graph *g, Engines *list, Err *e) {
+    int code = OK;
+    for (int r = 0; r < ENGINE_RANKINGS && !code; r++) code = engines_ask(c, g, r, ENGINES_ALL, list, e);
+    return code;
+}
+
+static Answer answer_of(CudaDevice *c, const Asked *q, int *shipped) {
+    Answer found = {0, 0};
+    Sdpa sdpa;
+    Graph g;
+    Engines list = {NULL};
+    Err e;
+    if (!sdpa_read(&q->args, &sdpa)) return (Answer){-1, 0};
+    if (!sdpa_graph(c, &sdpa, &g, &e) && engines_of(c, &g, &list, &e)) found.engines = -2;
+    for (int k = 0; k < list.n; k++) {
+        if (!engine_may(&list.at[k], false)) continue;
+        if (!found.engines++ || list.at[k].workspace < found.least) found.least = list.at[k].workspace;
+        *shipped += !list.at[k].compiled;
+    }
+    engines_free(&list);
+    graph_free(&g);
+    return found;
+}
+
+/* PRINT_PLANS=1 prints what attention_plans.inc is to hold, for another version of cuDNN. */
+static void test_engines(void) {
+    int shipped = 0;
+    for (int k = 0; k < CASES * PASSES; k++) {
+        const Shaped *c = &cases[k / PASSES];
+        const Answer *want = expected[k / PASSES][k % PASSES];
+        int wrong = 0;
+        Asked q;
+        ask_attention(&q, c, (Pass)(k % PASSES));
+        if (getenv("PRINT_PLANS")) fprintf(stderr, "%s", k % PASSES ? " {" : "{{");
+        for (int i = 0; i < CARDS; i++) {
+            const Answer found = answer_of(devices[i], &q, &shipped);
+            if (getenv("PRINT_PLANS")) fprintf(stderr, "%s{%d, %zu}", i ? ", " : "", found.engines, found.least);
+            if (found.engines == want[i].engines && found.least == want[i].least) continue;
+            wrong++;
+            printf("# %s: found %d engines, %zu bytes; expected %d, %zu\n", cards[i], found.engines, found.least, want[i].engines,
+                   want[i].least);
+        }
+        if (getenv("PRINT_PLANS"))
+            fprintf(stderr, "}%s, /* %s, %s */\n", k % PASSES == PASSES - 1 ? "}" : "", c->name, passes[k % PASSES]);
+        is_int(wrong, 0, "the engines and the workspace of an attention on every card");
+    }
+    is_int(shipped, 0, "no engine ships with the library");
+}
+
+/* ---- tensors */
+
+/* A tensor of the graph, as cuDNN has it; false: the descriptor is not one of a tensor, or of one inside. */
+typedef struct Tensor { int64_t id, dim[4], stride[4]; cudnnDataType_t type; bool inside, by_value; } Tensor;
+static bool read_tensor(Node d, Tensor *t) {
+    int64_t n;
+    memset(t, 0, sizeof *t);
+    return !node_get(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &n, &t->id) &&
+           !node_get(d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &n, &t->type) &&
+           !node_get(d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, &n, t->dim) &&
+           !node_get(d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, &n, t->stride) &&
+           !node_get(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &n, &t->inside) &&
+           !node_get(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &n, &t->by_value) && !t->inside;
+}
+
+/* Operands and the workspace lie far apart, at addresses that nothing is read from. */
+static char *far_at(int k) { return (char *)((uintptr_t)(k + 1) << 40); }
+
+/* What is wrong with the place that the tensor is given, or NULL. */
+static const char *trouble(const KArgs *a, const Sdpa *s, const Tensor *t, const char *data) {
+    const size_t each = t->type == CUDNN_DATA_FLOAT ? 4 : 2;
+    int64_t last = 0;
+    if (t->by_value) return data == (const char *)&s->attr.scale || (data >= (const char *)s && data < (const char *)(s + 1))
+                                ? NULL : "a number that is none of the op's";
+    for (int k = 0; k < 4; k++) last += (t->dim[k] - 1) * t->stride[k];
+    const size_t bytes = (size_t)(last + 1) * each;
+    if ((uintptr_t)data % 16) return "an address between words";
+    for (int k = 0; k <= OP_IN + OP_OUT; k++) {
+        const bool is_operand = k < OP_IN + OP_OUT;
+        const View *v = !is_operand ? NULL : k < OP_IN ? &a->in[k] : &a->out[k - OP_IN];
+        const size_t room = is_operand ? (size_t)v->count * dtype_size(v->dtype) : sdpa_before(s);
+        if (data < far_at(k) || data >= far_at(k) + room) continue;
+        if (is_operand && dtype_size(v->dtype) != each) return "another type than the operand's";
+        return data + bytes <= far_at(k) + room ? NULL : "more than its place has";
+    }
+    return "no place";
+}
+
+static void test_places(const Shaped *c, Pass pass) {
+    int64_t id[SDPA_IDS];
+    void *data[SDPA_IDS];
+    Asked q;
+    Sdpa s;
+    Graph g;
+    Err e = {0, ""};
+    const char *wrong = NULL;
+    int seen = 0;
+    ask_attention(&q, c, pass);
+    for (int k = 0; k < OP_IN + OP_OUT; k++) (k < OP_IN ? &q.args.in[k] : &q.args.out[k - OP_IN])->data = far_at(k);
+    ok(sdpa_read(&q.args, &s) && !sdpa_graph(devices[CARDS - 1], &s, &g, &e), "%s, %s: a graph %s", c->name, passes[pass], e.text);
+    const int n = sdpa_tensors(&s, far_at(OP_IN + OP_OUT), id, data);
+    for (int k = 0; k < g.n_made && !wrong; k++) {
+        Tensor t;
+        int i = 0;
+        if (!read_tensor(g.made[k], &t)) continue;
+        while (i < n && id[i] != t.id) i++;
+        wrong = i == n ? "no data" : trouble(&q.args, &s, &t, data[i]);
+        if (wrong) printf("# tensor %lld: %s\n", (long long)t.id, wrong);
+        if (i < n) seen |= 1 << i;
+    }
+    ok(!wrong, "each tensor lies within its place");
+    is_int(seen, (1 << n) - 1, "and nothing else is given");
+    graph_free(&g);
+}
+
+/* ---- the order of sums */
+
+/* The op's graph, but for dq, which is summed up in fp32 before it is rounded */
+static int summed(const Sdpa *s, const Graph *g, Graph *out, Node factor[2]) {
+    const Node last = g->op[g->n_ops - 1];
+    int64_t n;
+    memset(out, 0, sizeof *out);
+    for (int k = 0; k < 2; k++) {
+        const cudnnBackendAttributeName_t name = k ? CUDNN_ATTR_OPERATION_MATMUL_BDESC : CUDNN_ATTR_OPERATION_MATMUL_ADESC;
+        if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR, &factor[k]) ||
+            node_get(last, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &factor[k]))
+            return ERR_DEVICE;
+    }
+    for (out->n_ops = 0; out->n_ops < g->n_ops - 1; out->n_ops++) out->op[out->n_ops] = g->op[out->n_ops];
+    out->n_virtual = g->n_virtual;
+    const SdpaTensor *dq = &s->at[SDPA_DQ];
+    Node sums = graph_tensor_in_order(out, SDPA_IDS, DT_F32, dq->dim);
+    graph_matmul(out, factor[0], factor[1], sums);
+    graph_act(out, NULL, sums, graph_tensor_at(out, SDPA_DQ, s->type, dq->dim, dq->stride));
+    return graph_finish(out, NULL, NULL);
+}
+
+/* cuDNN also has engines that need hardly any workspace, as blocks of keys add to dq one after the other, by atomics. Nothing that
+ * it says of them tells so: hence memtide must not ask for that graph. */
+static void test_sums(const Shaped *c, CudaDevice *device) {
+    const unsigned any_order = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    Asked q;
+    Sdpa s;
+    Graph g, other = {.n_made = 0};
+    Engines list = {NULL};
+    Node factor[2] = {NULL, NULL};
+    Err e = {0, ""};
+    size_t least = SIZE_MAX;
+    bool told = false;
+    ask_attention(&q, c, GRADIENT);
+    int code = sdpa_read(&q.args, &s) ? sdpa_graph(device, &s, &g, &e) : ERR_UNSUPPORTED;
+    if (!code) code = summed(&s, &g, &other, factor);
+    if (!code) code = engines_of(device, &other, &list, &e);
+    for (int k = 0; k < list.n; k++) {
+        if (list.at[k].workspace < least) least = list.at[k].workspace;
+        told = told || list.at[k].notes & any_order;
+    }
+    ok(!code && list.n > 0, "%s: dq summed up in fp32 has engines, too %s", c->name, e.text);
+    is_int((long long)least, 256, "which need hardly any workspace");
+    ok(!told, "and none of which says that its sums have no order");
+    engines_free(&list);
+    graph_free(&other);
+    for (int k = 0; k < 2; k++) node_free(&factor[k]);
+    graph_free(&g);
+}
+
+/* ---- what is planned */
+
+/* Without a race the plan is that of own kernels; a pick's is that of its engine, on a GPU that is not here, too. */
+static void test_planned(const Shaped *c, CudaDevice *device) {
+    void *state = NULL;
+    size_t bytes = 0;
+    Asked q;
+    Err e = {0, ""};
+    ask_attention(&q, c, GRADIENT);
+    q.args.device = device;
+    is_int(k_cuda_attention_dx_prepare(&q.args, 1 << 30, &state, &bytes, &e), OK, "a gradient is planned");
+    ok(state && !((AttentionState *)state)->cudnn, "by own kernels");
+    is_int((long long)bytes, c->n * c->heads * c->queries * 4, "which need a number for each query of each head");
+    kernel_state_release(state);
+}
+
+int main(void) {
+    bool good = true;
+    if (!is_known("plans of attention")) return tap_done();
+    if (!mkdtemp(test_folder)) return 1;
+    setenv("XDG_CACHE_HOME", test_folder, 1);
+    unsetenv("MEMTIDE_PICKS");
+    for (int k = 0; k < CARDS && good; k++) good = (devices[k] = open_card(cards[k])) != NULL;
+    if (good) {
+        test_engines();
+        for (int k = 0; k < CASES * PASSES; k++) test_places(&cases[k / PASSES], (Pass)(k % PASSES));
+        test_sums(&cases[0], devices[4]);
+        test_planned(&cases[0], devices[4]);
+    }
+    for (int k = 0; k < CARDS; k++)
+        if (devices[k]) cuda_release(devices[k]);
+    remove_test_folder();
+    return tap_done();
+}
