@@ -344,6 +344,78 @@ static void test_refusals(void) {
     bench_free(&b);
 }
 
+/* ---- names: what the choice depends on is in them */
+
+enum { NAMES = 32 };
+typedef struct Names { char text[NAMES][PICK_OP]; int n; } Names;
+
+static void name_op(Names *names, const Bench *b, const char *what) {
+    Err e = {0, ""};
+    char *text = names->text[names->n];
+    bool new = attention_text(&b->args, text, &e) == OK;
+    for (int k = 0; k < names->n; k++) new = new && strcmp(names->text[k], text) != 0;
+    ok(new, "%s: a name of its own: %s", what, text);
+    names->n++;
+}
+
+static void test_names(void) {
+    static Names names;
+    const Case plain = {"", 4, 0, 1, 1, 2, 6, 0, 8, 0.25f, 0.4f, {3}};
+    Case c = plain;
+    Bench b;
+    open_forward(&b, &c, DT_BF16, true);
+    AttentionAttr *a = &b.attr.attention;
+    name_op(&names, &b, "attention");
+    const struct { const char *what; int32_t *at; int32_t other; } numbers[] = {
+        {"other heads", &a->heads, 2}, {"grouped heads", &a->kv_heads, 2}, {"no mask", &a->causal, 0},
+        {"time first", &a->batch_first, 0}, {"a window", &a->window, 3}};
+    for (size_t k = 0; k < ARRAY_LEN(numbers); k++) {
+        const int32_t own = *numbers[k].at;
+        *numbers[k].at = numbers[k].other;
+        name_op(&names, &b, numbers[k].what);
+        *numbers[k].at = own;
+    }
+    float *const factors[] = {&a->scale, &a->p, &a->cap};
+    for (size_t k = 0; k < ARRAY_LEN(factors); k++) {
+        const float own = *factors[k];
+        *factors[k] = 0.125f;
+        name_op(&names, &b, "another factor");
+        *factors[k] = own;
+    }
+    b.args.attention.positions = (View){.shape = shape2(2, 6), .dtype = DT_I32, .count = 12};
+    name_op(&names, &b, "sequences");
+    b.args.attention.positions.count = 0;
+    for (int64_t heads = 1; heads <= 4; heads += 3) {
+        b.args.attention.bias = (View){.shape = shape4(1, heads, 6, 6), .dtype = DT_BF16, .count = 36 * heads};
+        name_op(&names, &b, "a bias");
+    }
+    bench_free(&b);
+    open_forward(&b, &c, DT_BF16, false);
+    name_op(&names, &b, "without lse");
+    bench_free(&b);
+    open_forward(&b, &c, DT_F16, true);
+    name_op(&names, &b, "fp16");
+    bench_free(&b);
+    open_gradient(&b, &c, DT_BF16);
+    name_op(&names, &b, "the gradient");
+    b.args.attention_dx.dy.dtype = DT_F32;
+    name_op(&names, &b, "dy of another type");
+    bench_free(&b);
+    c.n = 3;
+    open_forward(&b, &c, DT_BF16, true);
+    name_op(&names, &b, "more samples");
+    bench_free(&b);
+    c = plain;
+    c.parts[0] = 1, c.parts[1] = 2;
+    open_forward(&b, &c, DT_BF16, true);
+    name_op(&names, &b, "of two");
+    bench_free(&b);
+    c.keys = 7;
+    open_forward(&b, &c, DT_BF16, true);
+    name_op(&names, &b, "of two, more keys");
+    bench_free(&b);
+}
+
 int main(int argc, char **argv) {
     static const DType types[] = {DT_BF16, DT_F16};
     char folder[] = "/tmp/memtide-test-XXXXXX", command[64];
@@ -362,6 +434,7 @@ int main(int argc, char **argv) {
         for (size_t k = 0; k < ARRAY_LEN(cases); k++)
             if (types[t] == DT_F16 || device->model.capability >= 80) test_case(&cases[k], types[t]);
     test_refusals();
+    test_names();
     opened->table->close(opened);
     snprintf(command, sizeof command, "rm -rf %s", folder);
     if (system(command)) puts("# the test's folder is still there");
