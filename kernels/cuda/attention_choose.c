@@ -102,7 +102,7 @@ static int open_candidate(const KArgs *a, Candidate *from, void **state, size_t 
 
 static int first_choice(const KArgs *a, size_t limit, Offer *take, void *arg, Err *e) {
     Err why = {.code = OK};
-    Candidate c = {.way = own, .limit = limit, .workspace = attention_own_workspace(a)};
+    Candidate c = {.way = own, .limit = limit};
     return take(arg, &c, &why) ? OK : err_set(e, why.code, "%s", why.text);
 }
 
@@ -120,9 +120,8 @@ static int candidates(const KArgs *a, size_t limit, const Candidate *than, Offer
     if (!sdpa_graph(c, &sdpa, &g, NULL))
         for (int r = 0; r < ENGINE_RANKINGS && !code; r++) code = engines_ask(c, &g, r, RACERS, &list, e);
     for (int k = 0; k < list.n && !code && !over; k++) {
-        Candidate one = {.way = by_cudnn, .engine = list.at[k].id, .limit = limit, .workspace = needs(&sdpa, &list.at[k]),
-                         .handle = &list.at[k]};
-        if (one.workspace <= limit) over = compete(arg, &one, &why);
+        Candidate one = {.way = by_cudnn, .engine = list.at[k].id, .limit = limit, .handle = &list.at[k]};
+        over = compete(arg, &one, &why);
     }
     engines_free(&list);
     graph_free(&g);
