@@ -1,6 +1,8 @@
 /* What cuDNN answers about attention on GPUs that are not here: which engines it has for each graph and how much workspace they
  * need; that it takes each tensor as it lies in the op's operands; what it refuses. The figures are those of one version of cuDNN.
  * Its engines for attention are all compiled at run time, which nothing without a GPU can see to the end. */
+#include <dlfcn.h>
+
 #include "attention_cudnn.h"
 #include "cards.h"
 #include "engines.h"
@@ -188,6 +190,136 @@ static void test_places(const Shaped *c, Pass pass) {
     graph_free(&g);
 }
 
+/* ---- ops, as they are told to cuDNN: the emulated GPU interprets the same graphs, and this is how they come to cuDNN. It does not give
+ * all of a descriptor's attributes back, so they are noted as they are set. */
+
+typedef struct Noted { Node d; cudnnBackendAttributeName_t name; int64_t value; } Noted;
+static Noted noted[1024];
+static int n_noted; /* 0 begins anew */
+static bool noting;
+
+typedef cudnnStatus_t SetAttribute(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, int64_t, const void *);
+
+/* In the place of cuDNN's function, for this program */
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                                       int64_t count, const void *value) {
+    static SetAttribute *real;
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "cudnnBackendSetAttribute");
+    if (!real) return CUDNN_STATUS_INTERNAL_ERROR;
+    if (noting && count == 1 && n_noted < (int)ARRAY_LEN(noted)) {
+        const bool wide = type == CUDNN_TYPE_BACKEND_DESCRIPTOR || type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_DOUBLE;
+        Noted *n = &noted[n_noted++];
+        *n = (Noted){d, name, 0};
+        memcpy(&n->value, value, type == CUDNN_TYPE_BOOLEAN ? 1 : wide ? 8 : 4);
+    }
+    return real(d, name, type, count, value);
+}
+
+/* What an attribute was set to; -1: it was not */
+static int64_t set_to(const void *d, cudnnBackendAttributeName_t name) {
+    for (int k = n_noted - 1; k >= 0; k--)
+        if (noted[k].d == d && noted[k].name == name) return noted[k].value;
+    return -1;
+}
+
+/* The id of an op's tensor; -1: the op has none of this kind. */
+static int64_t tensor_of(Node op, cudnnBackendAttributeName_t name) {
+    const int64_t d = set_to(op, name);
+    return d == -1 ? -1 : set_to((const void *)(intptr_t)d, CUDNN_ATTR_TENSOR_UNIQUE_ID);
+}
+
+/* An attribute of the descriptor that says what the op does; -1: it has none */
+static int64_t number_of(Node op, cudnnBackendAttributeName_t how, cudnnBackendAttributeName_t name) {
+    const int64_t d = set_to(op, how);
+    return d == -1 ? -1 : set_to((const void *)(intptr_t)d, name);
+}
+
+static const struct { int64_t mode; const char *name; } modes[] = {
+    {CUDNN_POINTWISE_ADD, "add"}, {CUDNN_POINTWISE_SUB, "sub"}, {CUDNN_POINTWISE_MUL, "mul"}, {CUDNN_POINTWISE_DIV, "div"},
+    {CUDNN_POINTWISE_EXP, "exp"}, {CUDNN_POINTWISE_LOG, "log"}, {CUDNN_POINTWISE_GEN_INDEX, "index"},
+    {CUDNN_POINTWISE_CMP_GE, "ge"}, {CUDNN_POINTWISE_BINARY_SELECT, "select"},
+};
+
+static const char *mode_name(int64_t mode) {
+    for (size_t k = 0; k < ARRAY_LEN(modes); k++)
+        if (modes[k].mode == mode) return modes[k].name;
+    return "none";
+}
+
+/* An op's name; sums say whether they have one order. */
+static const char *op_name(Node op) {
+    if (tensor_of(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC) >= 0) return "matmul";
+    if (tensor_of(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC) >= 0) return "reshape";
+    const int64_t sum = number_of(op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, CUDNN_ATTR_REDUCTION_OPERATOR);
+    const bool ordered = number_of(op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, CUDNN_ATTR_REDUCTION_IS_DETERMINISTIC) == 1;
+    if (sum == CUDNN_REDUCE_TENSOR_ADD) return ordered ? "sum" : "sum in any order";
+    if (sum == CUDNN_REDUCE_TENSOR_MAX) return "max";
+    return mode_name(number_of(op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_ATTR_POINTWISE_MODE));
+}
+
+/* Tensors inside are numbered from 100 on as they come: in which order a compiler has made them does not matter. */
+static long long shown_id(int64_t id, int64_t *inside, int *n_inside) {
+    int k = 0;
+    if (id < GRAPH_VIRTUAL) return id;
+    while (k < *n_inside && inside[k] != id) k++;
+    if (k == *n_inside) inside[(*n_inside)++] = id;
+    return GRAPH_VIRTUAL + k;
+}
+
+/* "name operands > result; ...", an index with its axis */
+static void graph_text(const Graph *g, char *text, size_t size) {
+    static const struct { cudnnBackendAttributeName_t name; bool result; } tensors[] = {
+        {CUDNN_ATTR_OPERATION_MATMUL_ADESC, false}, {CUDNN_ATTR_OPERATION_MATMUL_BDESC, false},
+        {CUDNN_ATTR_OPERATION_RESHAPE_XDESC, false}, {CUDNN_ATTR_OPERATION_REDUCTION_XDESC, false},
+        {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, false}, {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, false},
+        {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, false}, {CUDNN_ATTR_OPERATION_MATMUL_CDESC, true},
+        {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, true}, {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, true},
+        {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, true}};
+    int64_t inside[GRAPH_DESCRIPTORS];
+    int n_inside = 0;
+    size_t at = 0;
+    for (int k = 0; k < g->n_ops; k++) {
+        const int64_t axis = number_of(g->op[k], CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_ATTR_POINTWISE_AXIS);
+        at += (size_t)snprintf(text + at, size - at, "%s%s", k ? "; " : "", op_name(g->op[k]));
+        if (axis >= 0) at += (size_t)snprintf(text + at, size - at, "%lld", (long long)axis);
+        for (size_t i = 0; i < ARRAY_LEN(tensors); i++) {
+            const int64_t id = tensor_of(g->op[k], tensors[i].name);
+            if (id >= 0)
+                at += (size_t)snprintf(text + at, size - at, "%s %lld", tensors[i].result ? " >" : "", shown_id(id, inside, &n_inside));
+        }
+    }
+}
+
+/* Tensors: q 1, k 2, v 3, y 4, lse 5, dy 6, dq 7, dk 8, dv 9, <dy, y> 10, mask 11; numbers: scale 12, keep 13, share 14, unseen 15;
+ * those inside from 100 on */
+static void test_ops(const Shaped *c, Pass pass, const char *expected_text) {
+    char text[2048];
+    Asked q;
+    Sdpa s;
+    Graph g;
+    Err e = {0, ""};
+    n_noted = 0;
+    noting = true;
+    ask_attention(&q, c, pass);
+    ok(sdpa_read(&q.args, &s) && !sdpa_graph(devices[CARDS - 1], &s, &g, &e), "%s, %s: a graph %s", c->name, passes[pass], e.text);
+    noting = false;
+    graph_text(&g, text, sizeof text);
+    is_str(text, expected_text, "its ops, as they are told to cuDNN");
+    graph_free(&g);
+}
+
+static const char *const forward_ops =
+    "matmul 1 2 > 100; mul 100 12 > 101; index2 101 > 102; index3 101 > 103; ge 102 103 > 104; "
+    "select 104 101 15 > 105; max 105 > 106; sub 105 106 > 107; exp 107 > 108; sum 108 > 109; log 109 > 110; "
+    "add 106 110 > 5; div 108 109 > 111; matmul 111 3 > 4";
+static const char *const gradient_ops =
+    "mul 6 4 > 100; sum 100 > 101; mul 101 14 > 10; matmul 1 2 > 102; mul 102 12 > 103; sub 103 5 > 104; "
+    "index2 104 > 105; index3 104 > 106; ge 105 106 > 107; select 107 104 15 > 108; exp 108 > 109; mul 109 11 > 110; "
+    "mul 110 13 > 111; reshape 111 > 112; matmul 112 6 > 113; sum 113 > 9; matmul 6 3 > 114; mul 114 11 > 115; "
+    "sub 115 10 > 116; mul 116 109 > 117; mul 117 13 > 118; mul 118 12 > 119; reshape 119 > 120; matmul 120 1 > 121; "
+    "sum 121 > 8; reshape 2 > 122; matmul 119 122 > 7";
+static const Shaped grouped = {"grouped, causal, dropout", 2, 4, 2, 17, 0, 8, 1, 1, 0.1f, DT_BF16};
+
 /* ---- the order of sums */
 
 /* The op's graph, but for dq, which is summed up in fp32 before it is rounded */
@@ -265,6 +397,8 @@ int main(void) {
     if (good) {
         test_engines();
         for (int k = 0; k < CASES * PASSES; k++) test_places(&cases[k / PASSES], (Pass)(k % PASSES));
+        test_ops(&cases[0], TRAINING, forward_ops);
+        test_ops(&grouped, GRADIENT, gradient_ops);
         test_sums(&cases[0], devices[4]);
         test_planned(&cases[0], devices[4]);
     }
