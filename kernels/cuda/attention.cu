@@ -27,8 +27,9 @@ static Steps part_of(const View *qkv, int part, const Attention &t) {
     return steps_of(&qkv[p.operand], t.attr.batch_first, p.feature, t.width, part > 0);
 }
 
-static Attention attention_of(const KArgs *a, const View *qkv, const View *y, const View *lse, const View *calls,
-                              const View *bias, const View *positions) {
+static Attention attention_of(const KArgs *a) {
+    const AttentionOperands o = attention_operands(a);
+    const View *qkv = o.qkv, *y = o.y, *lse = o.lse;
     assert(a->attr->attention.heads > 0 && a->attr->attention.kv_heads > 0);
     assert(a->attr->attention.heads % a->attr->attention.kv_heads == 0 && y->shape.rank == 3);
     assert(y->shape.dim[2] % a->attr->attention.heads == 0 && operand_is_fp32(lse));
@@ -41,9 +42,9 @@ static Attention attention_of(const KArgs *a, const View *qkv, const View *y, co
     t.v = part_of(qkv, 2, t);
     t.y = steps_of(y, time, 0, t.width, false);
     t.lse = (float *)lse->data;
-    t.calls = (const uint32_t *)calls->data;
-    t.bias = *bias;
-    t.positions = *positions;
+    t.calls = (const uint32_t *)o.calls->data;
+    t.bias = *o.bias;
+    t.positions = *o.positions;
     t.samples = y->shape.dim[1 - time];
     t.queries = t.q.count;
     t.keys = t.k.count;
@@ -89,14 +90,12 @@ size_t attention_own_workspace(const KArgs *a) {
 }
 
 static int forward(const KArgs *a, Err *e) {
-    const Attention t = attention_of(a, &a->attention.q, &a->attention.y, &a->attention.lse, &a->attention.calls,
-                                     &a->attention.bias, &a->attention.positions);
+    const Attention t = attention_of(a);
     return run(a, e, pick(a, t).forward, t, t.attr.heads, t.queries);
 }
 
 static int gradient(const KArgs *a, Err *e) {
-    Attention t = attention_of(a, &a->attention_dx.q, &a->attention_dx.y, &a->attention_dx.lse, &a->attention_dx.calls,
-                               &a->attention_dx.bias, &a->attention_dx.positions);
+    Attention t = attention_of(a);
     t.dy = steps_of(&a->attention_dx.dy, t.attr.batch_first, 0, t.width, false);
     t.dq = part_of(a->out, 0, t);
     t.dk = part_of(a->out, 1, t);
@@ -127,13 +126,8 @@ static __global__ void mask_kernel(Elements mask, AttentionAttr attr, uint64_t s
 }
 
 int attention_mask(const KArgs *a, void *mask, DType type, int64_t row, Err *e) {
-    const bool dx = a->kind == OP_attention_dx;
-    const View *qkv = dx ? &a->attention_dx.q : &a->attention.q, *calls = dx ? &a->attention_dx.calls : &a->attention.calls;
-    const View *y = dx ? &a->attention_dx.y : &a->attention.y;
-    const int time = a->attr->attention.batch_first ? 1 : 0;
-    const int64_t keys = (qkv[1].count ? qkv[1] : qkv[0]).shape.dim[time];
-    const int64_t rows = y->shape.dim[0] * y->shape.dim[1] * a->attr->attention.heads;
-    const unsigned blocks = blocks_for(a, rows * ((keys + QUAD - 1) / QUAD), ELEMENT_THREADS);
-    return launch_op(a, e, mask_kernel, blocks, ELEMENT_THREADS, Elements{mask, type}, a->attr->attention, a->seed,
-                     (const uint32_t *)calls->data, rows, keys, row);
+    const Attention t = attention_of(a);
+    const int64_t rows = t.samples * t.attr.heads * t.queries;
+    const unsigned blocks = blocks_for(a, rows * ((t.keys + QUAD - 1) / QUAD), ELEMENT_THREADS);
+    return launch_op(a, e, mask_kernel, blocks, ELEMENT_THREADS, Elements{mask, type}, t.attr, t.seed, t.calls, rows, t.keys, row);
 }

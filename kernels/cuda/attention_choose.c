@@ -24,27 +24,28 @@ static void release(void *state) {
 
 /* ---- the op's name in picks */
 
+static int view_text(const char *name, const View *v, char *text, int size) {
+    int at = v->count ? snprintf(text, (size_t)size, " %s", name) : 0;
+    for (int d = 0; d < v->shape.rank && v->count; d++)
+        at += snprintf(text + at, (size_t)(size - at), "%c%lld", d ? ',' : '=', (long long)v->shape.dim[d]);
+    return v->count ? at + snprintf(text + at, (size_t)(size - at), ":%s", dtype_name(v->dtype)) : at;
+}
+
 int attention_text(const KArgs *a, char text[PICK_OP], Err *e) {
-    const bool dx = a->kind == OP_attention_dx;
     const AttentionAttr *t = &a->attr->attention;
-    const View *q = dx ? &a->attention_dx.q : &a->attention.q, *y = dx ? &a->attention_dx.y : &a->attention.y;
-    const View *shown[] = {&q[0], &q[1], &q[2], y, dx ? &a->attention_dx.bias : &a->attention.bias};
-    static const char *const names[] = {"q", "k", "v", "y", "bias"};
+    const AttentionOperands o = attention_operands(a);
+    const struct { const char *name; const View *view; } shown[] = {
+        {"q", &o.qkv[0]}, {"k", &o.qkv[1]}, {"v", &o.qkv[2]}, {"y", o.y}, {"bias", o.bias}};
     int at = snprintf(text, PICK_OP, "%s", op_info(a->kind)->name);
-    for (size_t k = 0; k < ARRAY_LEN(shown); k++) {
-        if (!shown[k]->count) continue;
-        at += snprintf(text + at, (size_t)(PICK_OP - at), " %s", names[k]);
-        for (int d = 0; d < shown[k]->shape.rank; d++)
-            at += snprintf(text + at, (size_t)(PICK_OP - at), "%c%lld", d ? ',' : '=', (long long)shown[k]->shape.dim[d]);
-        at += snprintf(text + at, (size_t)(PICK_OP - at), ":%s", dtype_name(shown[k]->dtype));
-    }
-    if (dx) at += snprintf(text + at, (size_t)(PICK_OP - at), " dy:%s dq:%s dbias=%d", dtype_name(a->attention_dx.dy.dtype),
-                           dtype_name(a->attention_dx.dq.dtype), a->attention_dx.dbias.count > 0);
-    else at += snprintf(text + at, (size_t)(PICK_OP - at), " lse=%d", a->attention.lse.count > 0);
+    for (size_t k = 0; k < ARRAY_LEN(shown); k++) at += view_text(shown[k].name, shown[k].view, text + at, PICK_OP - at);
+    at += a->kind == OP_attention_dx
+              ? snprintf(text + at, (size_t)(PICK_OP - at), " dy:%s dq:%s dbias=%d", dtype_name(a->attention_dx.dy.dtype),
+                         dtype_name(a->attention_dx.dq.dtype), a->attention_dx.dbias.count > 0)
+              : snprintf(text + at, (size_t)(PICK_OP - at), " lse=%d", o.lse->count > 0);
     at += snprintf(text + at, (size_t)(PICK_OP - at),
                    " heads=%d kv_heads=%d causal=%d batch_first=%d scale=%.9g p=%.9g window=%d cap=%.9g positions=%d", t->heads,
                    t->kv_heads, t->causal, t->batch_first, (double)t->scale, (double)t->p, t->window, (double)t->cap,
-                   (dx ? a->attention_dx.positions.count : a->attention.positions.count) > 0);
+                   o.positions->count > 0);
     return at < PICK_OP ? OK : err_set(e, ERR_INTERNAL, "an op's name of %d characters", at);
 }
 
@@ -103,6 +104,7 @@ static int open_candidate(const KArgs *a, Candidate *from, void **state, size_t 
 static int first_choice(const KArgs *a, size_t limit, Offer *take, void *arg, Err *e) {
     Err why = {.code = OK};
     Candidate c = {.way = own, .limit = limit};
+    (void)a;
     return take(arg, &c, &why) ? OK : err_set(e, why.code, "%s", why.text);
 }
 

@@ -37,46 +37,46 @@ static bool whole_words(const SdpaTensor *t) {
     return t->dim[3] % WORD == 0 && t->stride[0] % WORD == 0 && t->stride[2] % WORD == 0;
 }
 
-bool sdpa_read(const KArgs *a, Sdpa *s) {
-    const bool dx = a->kind == OP_attention_dx;
-    const View *qkv = dx ? &a->attention_dx.q : &a->attention.q, *y = dx ? &a->attention_dx.y : &a->attention.y;
-    const View *lse = dx ? &a->attention_dx.lse : &a->attention.lse;
-    const View *calls = dx ? &a->attention_dx.calls : &a->attention.calls;
-    const View *bias = dx ? &a->attention_dx.bias : &a->attention.bias;
-    const View *positions = dx ? &a->attention_dx.positions : &a->attention.positions;
-    const AttentionAttr *attr = &a->attr->attention;
-    const int64_t width = y->shape.dim[2] / attr->heads;
-    memset(s, 0, sizeof *s);
-    s->attr = *attr;
-    s->gradient = dx;
-    s->type = y->dtype;
-    for (int k = 0; k < 3; k++) s->at[SDPA_Q + k] = part_of(qkv, k, attr, width);
-    s->at[SDPA_Y] = heads_of(y, attr, 0, attr->heads, width);
-    const int64_t *d = s->at[SDPA_Y].dim;
-    if (lse->count) s->at[SDPA_LSE] = in_order(d[0], d[1], d[2], 1, lse->data);
-    if (dx) {
-        s->at[SDPA_DY] = heads_of(&a->attention_dx.dy, attr, 0, attr->heads, width);
-        for (int k = 0; k < 3; k++) s->at[SDPA_DQ + k] = part_of(a->out, k, attr, width);
+/* Where the graph's tensors lie. */
+static void place(const KArgs *a, const AttentionOperands *o, Sdpa *s) {
+    const int64_t width = o->y->shape.dim[2] / s->attr.heads;
+    for (int k = 0; k < 3; k++) s->at[SDPA_Q + k] = part_of(o->qkv, k, &s->attr, width);
+    s->at[SDPA_Y] = heads_of(o->y, &s->attr, 0, s->attr.heads, width);
+    const int64_t *d = s->at[SDPA_Y].dim, keys = s->at[SDPA_K].dim[2];
+    if (o->lse->count) s->at[SDPA_LSE] = in_order(d[0], d[1], d[2], 1, o->lse->data);
+    if (s->gradient) {
+        s->at[SDPA_DY] = heads_of(&a->attention_dx.dy, &s->attr, 0, s->attr.heads, width);
+        for (int k = 0; k < 3; k++) s->at[SDPA_DQ + k] = part_of(a->out, k, &s->attr, width);
         s->at[SDPA_INNER] = in_order(d[0], d[1], d[2], 1, NULL);
     }
-    const int64_t keys = s->at[SDPA_K].dim[2];
-    s->drops = attr->p > 0 && calls->count;
     if (s->drops) {
         s->at[SDPA_MASK] = in_order(d[0], d[1], d[2], (int64_t)align_up((size_t)keys, WORD), NULL);
         s->at[SDPA_MASK].dim[3] = keys;
     }
-    s->share = 1.0f - attr->p;
-    s->keep = 1.0f / s->share;
-    s->unseen = -INFINITY;
-    bool whole = s->type == DT_BF16 || s->type == DT_F16;
+}
+
+/* Have all operands but lse one 16-bit type, and lie in whole words? */
+static bool operands_fit(const KArgs *a, const AttentionOperands *o, const Sdpa *s) {
+    bool fit = s->type == DT_BF16 || s->type == DT_F16;
     for (int k = 0; k < OP_IN + OP_OUT; k++) {
         const View *v = k < OP_IN ? &a->in[k] : &a->out[k - OP_IN];
-        whole = whole && (!v->count || v == lse || v->dtype == s->type || v->dtype == DT_I32);
+        fit = fit && (!v->count || v == o->lse || v->dtype == s->type || v->dtype == DT_I32);
     }
     for (int id = SDPA_Q; id <= SDPA_DV; id++)
-        if (id != SDPA_LSE && s->at[id].dim[0]) whole = whole && whole_words(&s->at[id]);
-    return cudnnGetVersion() >= SINCE && whole && d[2] * keys > 1 && attr->p < 1 && !attr->window && attr->cap == 0 &&
-           !bias->count && !positions->count;
+        if (id != SDPA_LSE && s->at[id].dim[0]) fit = fit && whole_words(&s->at[id]);
+    return fit;
+}
+
+bool sdpa_read(const KArgs *a, Sdpa *s) {
+    const AttentionOperands o = attention_operands(a);
+    const AttentionAttr *t = &a->attr->attention;
+    const float share = 1.0f - t->p;
+    *s = (Sdpa){.attr = *t, .gradient = a->kind == OP_attention_dx, .drops = t->p > 0 && o.calls->count, .type = o.y->dtype,
+                .keep = 1.0f / share, .share = share, .unseen = -INFINITY};
+    place(a, &o, s);
+    const int64_t scores_of_head = s->at[SDPA_Q].dim[2] * s->at[SDPA_K].dim[2];
+    return cudnnGetVersion() >= SINCE && operands_fit(a, &o, s) && scores_of_head > 1 && t->p < 1 && !t->window && t->cap == 0 &&
+           !o.bias->count && !o.positions->count;
 }
 
 /* ---- the graphs */
@@ -148,9 +148,8 @@ static void forward_graph(const Sdpa *s, Graph *g) {
     graph_reduce(g, GRAPH_SUM, power, sum);
     Node lse = s->at[SDPA_LSE].dim[0] ? operand(g, s, SDPA_LSE) : inside(g, s, DT_F32, 1); /* no engine does without */
     math(g, GRAPH_ADD, most, math(g, GRAPH_LOG, sum, NULL, inside(g, s, DT_F32, 1)), lse);
-    Node prob = s->drops
-                    ? rounded(g, s, GRAPH_MUL, dropped(g, s, math(g, GRAPH_DIV, power, sum, scores(g, s))), graph_number(g, SDPA_KEEP))
-                    : rounded(g, s, GRAPH_DIV, power, sum);
+    Node prob = s->drops ? math(g, GRAPH_DIV, power, sum, scores(g, s)) : rounded(g, s, GRAPH_DIV, power, sum);
+    if (s->drops) prob = rounded(g, s, GRAPH_MUL, dropped(g, s, prob), graph_number(g, SDPA_KEEP));
     graph_matmul(g, prob, operand(g, s, SDPA_V), operand(g, s, SDPA_Y));
 }
 
@@ -169,8 +168,8 @@ static void keys_gradient(Graph *g, const Sdpa *s, Node x, Node y, int64_t id) {
     graph_reduce(g, GRAPH_SUM, each, operand(g, s, id));
 }
 
-/* With P the probabilities and M the mask: dv = (P M keep)^T dy, and the gradient of the scores is P keep (M dy v^T - share <dy, y>).
- * That of q comes from one product, which has one order of sums. (cuDNN also takes a graph that adds it up in fp32: without
+/* With P the probabilities and M the mask: dv = (P M keep)^T dy, and the gradient of the scores is
+ * P keep (M dy v^T - share <dy, y>). That of q comes from one product, which has one order of sums. (cuDNN also takes a graph that adds it up in fp32: without
  * workspace of that size, but by atomics.) */
 static void backward_graph(const Sdpa *s, Graph *g) {
     const int64_t *d = s->at[SDPA_Q].dim, *k_dim = s->at[SDPA_K].dim, *k_stride = s->at[SDPA_K].stride;

@@ -6,8 +6,9 @@
 #include "attention_cudnn.h"
 #include "cards.h"
 #include "engines.h"
+#include "tuning.h"
 
-enum { CARDS = 6 };
+enum { CARDS = 6, LIMIT = 1 << 30 };
 static const char *const cards[CARDS] = {"t4", "a100-80gb", "rtx4090", "h100", "h200", "b200"};
 static CudaDevice *devices[CARDS];
 
@@ -373,18 +374,54 @@ static void test_sums(const Shaped *c, CudaDevice *device) {
 
 /* ---- what is planned */
 
-/* Without a race the plan is that of own kernels; a pick's is that of its engine, on a GPU that is not here, too. */
-static void test_planned(const Shaped *c, CudaDevice *device) {
+static int planned(const Asked *q, AttentionState **s, size_t *bytes, Err *e) {
     void *state = NULL;
+    KernelPrepare *of = q->args.kind == OP_attention ? k_cuda_attention_prepare : k_cuda_attention_dx_prepare;
+    int code = of(&q->args, LIMIT, &state, bytes, e);
+    *s = state;
+    return code;
+}
+
+/* Without a pick the plan is that of own kernels; else that of the engine, which cuDNN has by its name, too. */
+static void test_planned(const Shaped *c, Pass pass, CudaDevice *device) {
+    const int64_t own = pass == GRADIENT ? c->n * c->heads * c->queries * 4 : 0;
+    AttentionState *s = NULL;
+    Tuning *p;
     size_t bytes = 0;
     Asked q;
+    Sdpa sdpa;
+    Graph g;
+    Engines list = {NULL};
     Err e = {0, ""};
-    ask_attention(&q, c, GRADIENT);
+    ask_attention(&q, c, pass);
     q.args.device = device;
-    is_int(k_cuda_attention_dx_prepare(&q.args, 1 << 30, &state, &bytes, &e), OK, "a gradient is planned");
-    ok(state && !((AttentionState *)state)->cudnn, "by own kernels");
-    is_int((long long)bytes, c->n * c->heads * c->queries * 4, "which need a number for each query of each head");
-    kernel_state_release(state);
+    ok(!planned(&q, &s, &bytes, &e) && !s->cudnn, "%s, %s: planned by own kernels", c->name, passes[pass]);
+    is_int((long long)bytes, own, "which need a number for each query of each head in the gradient");
+    kernel_state_release(s);
+    Pick pick = {.version = cudnnGetVersion(), .limit = LIMIT, .way = "cudnn"};
+    snprintf(pick.device, sizeof pick.device, "%s", device->model.name);
+    int code = attention_text(&q.args, pick.op, &e);
+    if (!code) code = sdpa_read(&q.args, &sdpa) ? sdpa_graph(device, &sdpa, &g, &e) : ERR_UNSUPPORTED;
+    if (!code) code = engines_of(device, &g, &list, &e);
+    if (!code) code = tuning_of(device, &p, &e);
+    for (int k = 0; k < list.n && !code; k++) {
+        pick.engine = list.at[k].id;
+        pick.workspace = sdpa_before(&sdpa) + list.at[k].workspace;
+        code = tuned_set(&p->picks, &pick, &e);
+        if (!code) code = planned(&q, &s, &bytes, &e);
+        if (code) break;
+        ok(s->cudnn && bytes == pick.workspace, "and by an engine that a pick names, with %zu bytes", pick.workspace);
+        kernel_state_release(s);
+        pick.workspace++;
+        code = tuned_set(&p->picks, &pick, &e);
+        if (!code) code = planned(&q, &s, &bytes, &e);
+        if (code) break;
+        ok(!s->cudnn, "not if it says other bytes");
+        kernel_state_release(s);
+    }
+    ok(!code && list.n > 0, "%d engines %s", list.n, e.text);
+    engines_free(&list);
+    graph_free(&g);
 }
 
 int main(void) {
@@ -400,7 +437,10 @@ int main(void) {
         test_ops(&cases[0], TRAINING, forward_ops);
         test_ops(&grouped, GRADIENT, gradient_ops);
         test_sums(&cases[0], devices[4]);
-        test_planned(&cases[0], devices[4]);
+        for (int k = 0; k < PASSES; k++) {
+            test_planned(&cases[0], (Pass)k, devices[4]);
+            test_planned(&grouped, (Pass)k, devices[1]);
+        }
     }
     for (int k = 0; k < CARDS; k++)
         if (devices[k]) cuda_release(devices[k]);
