@@ -47,7 +47,7 @@ LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) $(ONCE)) $(ISAS:%=$(BUILD)/kernels
 LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
 C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/device/*.c tests/emulate/t_*.c)) \
-    $(addprefix $(BUILD)/tests/emulate/,t_emulate t_shadow t_linear t_conv_ways)
+    $(addprefix $(BUILD)/tests/emulate/,t_emulate t_shadow t_linear t_conv_ways t_attention_ways)
 MPI_TESTS = $(if $(MPICC),$(addprefix $(BUILD)/tests/mpi/,t_comm memtide_mpi.so))
 UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 # One more than README's two processors: some tests wait for clocks and signals most of their time.
@@ -213,8 +213,8 @@ CUDA_TESTS = $(if $(CUDA_MISSING),,$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildc
 $(BUILD)/tests/cuda/%: $(BUILD)/tests/cuda/%.o $(PLUGIN_OBJ) $(REF_OBJ)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ $(PLUGIN_LIBS) -Wl,-rpath,$(CUDA)/lib64 $(EXTRA)
 
-# This one describes cards.
-$(BUILD)/tests/cuda/t_card_plans: $(BUILD)/plan/plan_card.o $(BUILD)/core/eager/card.o
+# These describe cards.
+$(addprefix $(BUILD)/tests/cuda/,t_card_plans t_attention_plans): $(BUILD)/plan/plan_card.o $(BUILD)/core/eager/card.o
 
 # This one needs nccl.h, and neither the rest of the plugin nor a GPU.
 $(BUILD)/tests/cuda/t_nccl: $(BUILD)/tests/cuda/t_nccl.o $(BUILD)/kernels/cuda/nccl.o $(BUILD)/core/base/err.o
@@ -284,13 +284,14 @@ $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
 
 # tests that call functions inside the plugin
-INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_count t_gemm t_linear t_conv_ways t_tunable)
+INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_count t_gemm t_linear t_conv_ways t_attention_ways t_tunable)
 $(BUILD)/tests/emulate/t_bias: $(BUILD)/emulate/tests/emulate/t_bias.o
 $(BUILD)/tests/emulate/t_count: $(BUILD)/emulate/tests/emulate/t_count.o
 $(BUILD)/tests/emulate/t_gemm: $(BUILD)/emulate/tests/emulate/t_gemm.o
 $(BUILD)/tests/emulate/t_tunable: $(BUILD)/emulate/tests/emulate/t_tunable.o
 $(BUILD)/tests/emulate/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
 $(BUILD)/tests/emulate/t_conv_ways: $(BUILD)/emulate/tests/cuda/t_conv_ways.o
+$(BUILD)/tests/emulate/t_attention_ways: $(BUILD)/emulate/tests/cuda/t_attention_ways.o
 $(INSIDE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ -ldl -lm $(EXTRA)

@@ -36,7 +36,7 @@ export PYTHONDONTWRITEBYTECODE=1 PATH="$PATH:/usr/local/cuda/bin"
 pack() { # folder
     rm -rf "$1" && mkdir -p "$1/lib" || return
     for program in memtide memtide_cuda.so tests/device/t_kernels tests/device/t_sequence tests/device/t_device tests/device/t_truth tests/device/t_streams tests/device/t_ranks \
-        tests/cuda/t_conv_ways tests/cuda/t_linear; do
+        tests/cuda/t_conv_ways tests/cuda/t_attention_ways tests/cuda/t_linear; do
         install -D -m 755 -s "$BUILD/$program" "$1/$program" || return
     done
     cp -R "$BUILD/devices" "$1" || return
@@ -84,7 +84,10 @@ part_kernels() { # they know the CPU and cuda:0
 part_ops() { "$BUILD/tests/device/t_device" "$DEVICE"; }
 part_ways() { # twice: then with the plans that were compiled and kept
     [ "$DEVICE" = cuda:0 ] || skipped "of cuda:0 only"
-    "$BUILD/tests/cuda/t_conv_ways" "$EACH" && "$BUILD/tests/cuda/t_conv_ways" "$EACH" && "$BUILD/tests/cuda/t_linear"
+    for test in t_conv_ways t_attention_ways; do
+        "$BUILD/tests/cuda/$test" "$EACH" && "$BUILD/tests/cuda/$test" "$EACH" || return
+    done
+    "$BUILD/tests/cuda/t_linear"
 }
 part_oracle() {
     for test in oracle grad_scaler paged; do TEST_DEVICE=$DEVICE "$memtide" "tests/lua/t_$test.lua" || return; done

@@ -20,6 +20,16 @@
 
 typedef struct AttentionPart { int operand; int64_t feature; } AttentionPart; /* feature: the part's first one there */
 
+/* What the op and its gradient both have; qkv: the three operands */
+typedef struct AttentionOperands { const View *qkv, *y, *lse, *calls, *bias, *positions; } AttentionOperands;
+static inline AttentionOperands attention_operands(const KArgs *a) {
+    const AttentionOperands own = {&a->attention.q, &a->attention.y, &a->attention.lse, &a->attention.calls, &a->attention.bias,
+                                   &a->attention.positions};
+    const AttentionOperands of_gradient = {&a->attention_dx.q, &a->attention_dx.y, &a->attention_dx.lse, &a->attention_dx.calls,
+                                           &a->attention_dx.bias, &a->attention_dx.positions};
+    return a->kind == OP_attention_dx ? of_gradient : own;
+}
+
 /* The positions of a sample's steps; NULL: there are none. */
 MT_FN const int32_t *attention_positions(const View *positions, int64_t sample) {
     return positions->count ? (const int32_t *)positions->data + sample * positions->shape.dim[1] : NULL;

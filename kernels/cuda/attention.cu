@@ -7,6 +7,7 @@
  * the samples and heads that share it. All compute the scores again. Tiles of queries and keys that do not see each other
  * are left out, but for the bias. Sums are in fp32. */
 #include "attention_kernels.h"
+#include "attention_own.h"
 
 /* ---- operands */
 
@@ -26,8 +27,9 @@ static Steps part_of(const View *qkv, int part, const Attention &t) {
     return steps_of(&qkv[p.operand], t.attr.batch_first, p.feature, t.width, part > 0);
 }
 
-static Attention attention_of(const KArgs *a, const View *qkv, const View *y, const View *lse, const View *calls,
-                              const View *bias, const View *positions) {
+static Attention attention_of(const KArgs *a) {
+    const AttentionOperands o = attention_operands(a);
+    const View *qkv = o.qkv, *y = o.y, *lse = o.lse;
     assert(a->attr->attention.heads > 0 && a->attr->attention.kv_heads > 0);
     assert(a->attr->attention.heads % a->attr->attention.kv_heads == 0 && y->shape.rank == 3);
     assert(y->shape.dim[2] % a->attr->attention.heads == 0 && operand_is_fp32(lse));
@@ -40,9 +42,9 @@ static Attention attention_of(const KArgs *a, const View *qkv, const View *y, co
     t.v = part_of(qkv, 2, t);
     t.y = steps_of(y, time, 0, t.width, false);
     t.lse = (float *)lse->data;
-    t.calls = (const uint32_t *)calls->data;
-    t.bias = *bias;
-    t.positions = *positions;
+    t.calls = (const uint32_t *)o.calls->data;
+    t.bias = *o.bias;
+    t.positions = *o.positions;
     t.samples = y->shape.dim[1 - time];
     t.queries = t.q.count;
     t.keys = t.k.count;
@@ -82,31 +84,18 @@ static int run_bias(const KArgs *a, Err *e, const Attention &t) {
     return too_many(a, e, blocks);
 }
 
-int k_cuda_attention_prepare(const KArgs *, size_t, void **state, size_t *workspace, Err *) {
-    *state = NULL;
-    *workspace = 0;
-    return OK;
+/* The gradient's: `inner`, which has as many numbers as lse */
+size_t attention_own_workspace(const KArgs *a) {
+    return a->kind == OP_attention_dx ? (size_t)a->attention_dx.lse.count * sizeof(float) : 0;
 }
 
-int k_cuda_attention(const KArgs *a, Err *e) {
-    const Attention t = attention_of(a, &a->attention.q, &a->attention.y, &a->attention.lse, &a->attention.calls,
-                                     &a->attention.bias, &a->attention.positions);
+static int forward(const KArgs *a, Err *e) {
+    const Attention t = attention_of(a);
     return run(a, e, pick(a, t).forward, t, t.attr.heads, t.queries);
 }
 
-/* workspace: `inner`, which has as many numbers as lse */
-int k_cuda_attention_dx_prepare(const KArgs *a, size_t, void **state, size_t *workspace, Err *) {
-    *state = NULL;
-    *workspace = (size_t)a->attention_dx.lse.count * sizeof(float);
-    return OK;
-}
-
-int k_cuda_attention_dx(const KArgs *a, Err *e) {
-    const size_t bytes = (size_t)a->attention_dx.lse.count * sizeof(float);
-    if (a->workspace_bytes < bytes)
-        return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", bytes, a->workspace_bytes);
-    Attention t = attention_of(a, &a->attention_dx.q, &a->attention_dx.y, &a->attention_dx.lse, &a->attention_dx.calls,
-                               &a->attention_dx.bias, &a->attention_dx.positions);
+static int gradient(const KArgs *a, Err *e) {
+    Attention t = attention_of(a);
     t.dy = steps_of(&a->attention_dx.dy, t.attr.batch_first, 0, t.width, false);
     t.dq = part_of(a->out, 0, t);
     t.dk = part_of(a->out, 1, t);
@@ -117,4 +106,28 @@ int k_cuda_attention_dx(const KArgs *a, Err *e) {
     int code = run(a, e, pick(a, t).of_queries, t, heads, t.queries);
     if (!code) code = run(a, e, pick(a, t).of_keys, t, t.attr.kv_heads, t.keys);
     return code || !t.dbias.count ? code : run_bias(a, e, t);
+}
+
+int attention_own(const KArgs *a, Err *e) { return a->kind == OP_attention ? forward(a, e) : gradient(a, e); }
+
+/* ---- dropout's mask */
+
+/* A quad of keys is one call of Philox. */
+static __global__ void mask_kernel(Elements mask, AttentionAttr attr, uint64_t seed, const uint32_t *calls, int64_t rows,
+                                   int64_t keys, int64_t row) {
+    const int64_t quads = (keys + QUAD - 1) / QUAD, stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * quads; i += stride) {
+        const int64_t at = i / quads, key = i % quads * QUAD;
+        const Philox drawn = philox(seed, RNG_DROPOUT, attr.id, *calls, (dropout_row(at, keys) + (uint64_t)key) >> 2);
+        float kept[QUAD];
+        for (int k = 0; k < QUAD; k++) kept[k] = dropout_keep(attr.p, drawn.x[k]) > 0.0f ? 1.0f : 0.0f;
+        lanes_store<QUAD>(mask.type, mask.data, at * row + key, kept);
+    }
+}
+
+int attention_mask(const KArgs *a, void *mask, DType type, int64_t row, Err *e) {
+    const Attention t = attention_of(a);
+    const int64_t rows = t.samples * t.attr.heads * t.queries;
+    const unsigned blocks = blocks_for(a, rows * ((t.keys + QUAD - 1) / QUAD), ELEMENT_THREADS);
+    return launch_op(a, e, mask_kernel, blocks, ELEMENT_THREADS, Elements{mask, type}, t.attr, t.seed, t.calls, rows, t.keys, row);
 }

@@ -144,7 +144,7 @@ static void forward_graph(const Conv *v, unsigned does, Graph *g) {
     graph_conv(g, CONV_FORWARD, &v->attr, in, weights, out);
     if (add) {
         Node sum = product(g, CONV_Y, &v->y, act);
-        graph_add(g, out, operand(g, v, does, CONV_B), sum);
+        graph_math(g, GRAPH_ADD, out, operand(g, v, does, CONV_B), sum);
         out = sum;
     }
     if (act || cast)
@@ -160,7 +160,7 @@ static void data_graph(const Conv *v, unsigned does, Graph *g) {
     if (act || cast) dx = operand(g, v, does, CONV_X);
     if (act) graph_act_dx(g, &v->attr.fused, out, graph_tensor(g, CONV_S, v->s.dtype, v->s.shape.dim), dx);
     if (cast) graph_act(g, NULL, out, dx);
-    if (does & WAY_SUM) graph_sum(g, dx, graph_tensor(g, CONV_DB, v->db.dtype, c));
+    if (does & WAY_SUM) graph_reduce(g, GRAPH_SUM, dx, graph_tensor(g, CONV_DB, v->db.dtype, c));
 }
 
 /* Multiplying by 1 widens dw. An identity would, too, but cuDNN has only one engine for that, without split sums; it
@@ -172,7 +172,7 @@ static void weights_graph(const Conv *v, unsigned does, Graph *g) {
     Node in = operand(g, v, does, CONV_X), dy = graph_tensor(g, CONV_Y, v->y.dtype, v->y.shape.dim);
     Node dw = operand(g, v, does, CONV_W), out = widens(v, does) ? graph_tensor(g, 0, DT_F32, dim) : dw;
     graph_conv(g, CONV_WEIGHTS, &v->attr, in, out, dy);
-    if (out != dw) graph_scale(g, out, graph_factor(g, CONV_ONE), dw);
+    if (out != dw) graph_math(g, GRAPH_MUL, out, graph_number(g, CONV_ONE), dw);
 }
 
 int conv_graph(CudaDevice *c, const Conv *v, unsigned does, Graph *g, Err *e) {

@@ -59,16 +59,14 @@ static const cudnnDataType_t types[DT_COUNT] = {[DT_F32] = CUDNN_DATA_FLOAT, [DT
     [DT_F16] = CUDNN_DATA_HALF, [DT_I32] = CUDNN_DATA_INT32, [DT_U8] = CUDNN_DATA_UINT8};
 static const cudnnDataType_t in_f32 = CUDNN_DATA_FLOAT; /* every sum and pointwise op is computed in it */
 
-typedef struct Placed { bool is_virtual, by_value, in_order; } Placed;
+typedef struct Placed { bool is_virtual, by_value; } Placed;
 
-static Node tensor(Graph *g, int64_t id, DType type, const int64_t dim[4], Placed placed) {
+static Node tensor(Graph *g, int64_t id, cudnnDataType_t type, const int64_t dim[4], const int64_t stride[4], Placed placed) {
     Node d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor");
-    const int64_t image = dim[1] * dim[2] * dim[3];
-    const int64_t last[4] = {image, 1, dim[3] * dim[1], dim[1]}, in_order[4] = {image, dim[2] * dim[3], dim[3], 1};
     const int64_t alignment = 16; /* bytes; the program's buffers start at multiples of CUDA_ALIGNMENT */
-    set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &types[type]);
+    set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
     set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dim);
-    set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, placed.in_order ? in_order : last);
+    set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride);
     set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
     set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
     set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &placed.is_virtual);
@@ -77,17 +75,37 @@ static Node tensor(Graph *g, int64_t id, DType type, const int64_t dim[4], Place
     return d;
 }
 
+static int64_t next_virtual(Graph *g) { return GRAPH_VIRTUAL + g->n_virtual++; }
+
+Node graph_tensor_at(Graph *g, int64_t id, DType type, const int64_t dim[4], const int64_t stride[4]) {
+    return tensor(g, id ? id : next_virtual(g), types[type], dim, stride, (Placed){.is_virtual = id == 0});
+}
+
 Node graph_tensor(Graph *g, int64_t id, DType type, const int64_t dim[4]) {
-    Placed placed = {.is_virtual = id == 0};
-    return tensor(g, id ? id : GRAPH_VIRTUAL + g->n_virtual++, type, dim, placed);
+    const int64_t last[4] = {dim[1] * dim[2] * dim[3], 1, dim[3] * dim[1], dim[1]};
+    return graph_tensor_at(g, id, type, dim, last);
+}
+
+static void in_order(const int64_t dim[4], int64_t stride[4]) {
+    stride[3] = 1;
+    for (int k = 2; k >= 0; k--) stride[k] = stride[k + 1] * dim[k + 1];
 }
 
 Node graph_tensor_in_order(Graph *g, int64_t id, DType type, const int64_t dim[4]) {
-    return tensor(g, id, type, dim, (Placed){.in_order = true});
+    int64_t stride[4];
+    in_order(dim, stride);
+    return graph_tensor_at(g, id, type, dim, stride);
 }
 
-Node graph_factor(Graph *g, int64_t id) {
-    return tensor(g, id, DT_F32, (int64_t[]){1, 1, 1, 1}, (Placed){.by_value = true});
+Node graph_flags(Graph *g, const int64_t dim[4]) {
+    int64_t stride[4];
+    in_order(dim, stride);
+    return tensor(g, next_virtual(g), CUDNN_DATA_BOOLEAN, dim, stride, (Placed){.is_virtual = true});
+}
+
+Node graph_number(Graph *g, int64_t id) {
+    static const int64_t one[4] = {1, 1, 1, 1};
+    return tensor(g, id, CUDNN_DATA_FLOAT, one, one, (Placed){.by_value = true});
 }
 
 /* Each pass has attributes of its own for its tensors, scales and descriptor. */
@@ -134,49 +152,67 @@ void graph_conv(Graph *g, ConvPass pass, const ConvAttr *attr, Node x, Node w, N
     finish_op(g, op);
 }
 
-/* relu: the activation, where the mode is a (leaky) ReLU or its gradient; else NULL */
-static Node pointwise(Graph *g, cudnnPointwiseMode_t mode, const ActAttr *relu) {
+static Node pointwise(Graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute) {
     Node d = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "a pointwise op");
     set(g, d, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    set(g, d, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &in_f32);
-    if (relu && relu->act == ACT_LEAKY) {
-        const double slope = relu->slope;
-        set(g, d, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_TYPE_DOUBLE, 1, &slope);
-    }
-    if (relu && mode == CUDNN_POINTWISE_RELU_FWD) {
-        const cudnnNanPropagation_t keep = CUDNN_PROPAGATE_NAN; /* if a NaN became 0, the loss would not show it */
-        set(g, d, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, &keep);
-    }
-    finish(g, d);
+    set(g, d, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);
     return d;
 }
 
-/* b: the second operand, NULL: there is none */
-static void pointwise_op(Graph *g, Node how, Node in, Node b, Node out) {
+/* b: the second operand, and flags that choose between both; NULL: there is none */
+static void pointwise_op(Graph *g, Node how, Node in, Node b, Node flags, Node out) {
+    finish(g, how);
     Node op = make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "a pointwise op's operands");
     set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
     set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, in);
     if (b) set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
+    if (flags) set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, flags);
     set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, out);
     finish_op(g, op);
 }
 
-void graph_add(Graph *g, Node in, Node b, Node out) {
-    pointwise_op(g, pointwise(g, CUDNN_POINTWISE_ADD, NULL), in, b, out);
+void graph_math(Graph *g, GraphMath f, Node a, Node b, Node out) {
+    static const cudnnPointwiseMode_t modes[] = {
+        [GRAPH_ADD] = CUDNN_POINTWISE_ADD, [GRAPH_SUB] = CUDNN_POINTWISE_SUB, [GRAPH_MUL] = CUDNN_POINTWISE_MUL,
+        [GRAPH_DIV] = CUDNN_POINTWISE_DIV, [GRAPH_EXP] = CUDNN_POINTWISE_EXP, [GRAPH_LOG] = CUDNN_POINTWISE_LOG};
+    pointwise_op(g, pointwise(g, modes[f], in_f32), a, b, NULL, out);
 }
 
-void graph_scale(Graph *g, Node in, Node factor, Node out) {
-    pointwise_op(g, pointwise(g, CUDNN_POINTWISE_MUL, NULL), in, factor, out);
+void graph_index(Graph *g, int axis, Node like, Node out) {
+    const int64_t along = axis;
+    Node how = pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32);
+    set(g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &along);
+    pointwise_op(g, how, like, NULL, NULL, out);
+}
+
+void graph_at_least(Graph *g, Node a, Node b, Node flags) {
+    pointwise_op(g, pointwise(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN), a, b, NULL, flags);
+}
+
+void graph_select(Graph *g, Node flags, Node a, Node b, Node out) {
+    pointwise_op(g, pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, in_f32), a, b, flags, out);
+}
+
+static void set_slope(Graph *g, Node how, const ActAttr *act) {
+    const double slope = act->slope;
+    if (act->act == ACT_LEAKY) set(g, how, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_TYPE_DOUBLE, 1, &slope);
 }
 
 void graph_act(Graph *g, const ActAttr *act, Node in, Node out) {
-    bool identity = !act || act->act == ACT_NONE;
-    Node how = identity ? pointwise(g, CUDNN_POINTWISE_IDENTITY, NULL) : pointwise(g, CUDNN_POINTWISE_RELU_FWD, act);
-    pointwise_op(g, how, in, NULL, out);
+    const bool identity = !act || act->act == ACT_NONE;
+    const cudnnNanPropagation_t keep = CUDNN_PROPAGATE_NAN; /* if a NaN became 0, the loss would not show it */
+    Node how = pointwise(g, identity ? CUDNN_POINTWISE_IDENTITY : CUDNN_POINTWISE_RELU_FWD, in_f32);
+    if (!identity) {
+        set_slope(g, how, act);
+        set(g, how, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, &keep);
+    }
+    pointwise_op(g, how, in, NULL, NULL, out);
 }
 
 void graph_act_dx(Graph *g, const ActAttr *act, Node dy, Node s, Node out) {
-    Node how = pointwise(g, CUDNN_POINTWISE_RELU_BWD, act);
+    Node how = pointwise(g, CUDNN_POINTWISE_RELU_BWD, in_f32);
+    set_slope(g, how, act);
+    finish(g, how);
     Node op = make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "an activation's gradient");
     set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
     set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, s);
@@ -185,15 +221,34 @@ void graph_act_dx(Graph *g, const ActAttr *act, Node dy, Node s, Node out) {
     finish_op(g, op);
 }
 
-void graph_sum(Graph *g, Node in, Node out) {
-    Node how = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, "a sum");
-    const cudnnReduceTensorOp_t sum = CUDNN_REDUCE_TENSOR_ADD;
-    set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &sum);
-    const bool same_bits = true; /* without it the sum uses atomics, in any order */
+void graph_matmul(Graph *g, Node a, Node b, Node out) {
+    Node how = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, "a product of matrices");
+    set(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &in_f32);
+    finish(g, how);
+    Node op = make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, "a product's matrices");
+    set_node(g, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+    set_node(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
+    set_node(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
+    set_node(g, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, out);
+    finish_op(g, op);
+}
+
+void graph_transpose(Graph *g, Node in, Node out) {
+    Node op = make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transposition");
+    set_node(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, in);
+    set_node(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, out);
+    finish_op(g, op);
+}
+
+void graph_reduce(Graph *g, GraphReduce f, Node in, Node out) {
+    Node how = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, "a reduction");
+    const cudnnReduceTensorOp_t op_of = f == GRAPH_SUM ? CUDNN_REDUCE_TENSOR_ADD : CUDNN_REDUCE_TENSOR_MAX;
+    set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &op_of);
+    const bool same_bits = true; /* without it a sum uses atomics, in any order */
     set(g, how, CUDNN_ATTR_REDUCTION_IS_DETERMINISTIC, CUDNN_TYPE_BOOLEAN, 1, &same_bits);
     set(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &in_f32);
     finish(g, how);
-    Node op = make(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, "a sum's operands");
+    Node op = make(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, "a reduction's operands");
     set_node(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
     set_node(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, in);
     set_node(g, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, out);

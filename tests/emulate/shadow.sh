@@ -1,6 +1,6 @@
 # The own kernels under the shadow memory of the emulated GPU (tests/emulate/shadow/shadow.h), which ends the program at the
 # first race, misaligned vector, place out of bounds or byte that was never written: at a sample of the shapes of t_kernels,
-# t_sequence and t_device, and where libraries' calls stand beside them (t_conv_ways). `make shadow` runs all shapes, t_linear and
+# t_sequence and t_device, and where libraries' calls stand beside them (t_conv_ways, t_attention_ways). `make shadow` runs all shapes, t_linear and
 # t_updates, too, in more orders of blocks and threads.
 #
 #   SAMPLE=N   at most so many cases of each kind; 0: all
@@ -29,6 +29,7 @@ else
         check "$seed" device/t_sequence
         check "$seed" device/t_device cuda:0
         check "$seed" emulate/t_conv_ways
+        check "$seed" emulate/t_attention_ways
         [ "$SAMPLE" != 0 ] || check "$seed" emulate/t_linear
         [ "$SAMPLE" != 0 ] || check "$seed" device/t_updates
     done

@@ -1,4 +1,4 @@
-/* t_tune.c: which picks a tuning of linear layers and convolutions keeps, and how later devices use them, on an emulated
+/* t_tune.c: which picks a tuning of linear layers, convolutions and attention keeps, and how later devices use them, on an emulated
  * GPU whose products and launches take as long as the test says. */
 #include <stdlib.h>
 #include <unistd.h>
@@ -212,6 +212,68 @@ static void test_convolution(void) {
     close_device();
 }
 
+/* The workspace of attention's gradient, or of attention; p: of dropout */
+static long long attention_workspace(OpKind kind, float p, size_t limit) {
+    const View x = {.shape = shape3(2, 6, 48), .dtype = DT_BF16, .count = 2 * 6 * 48};
+    const View y = {.shape = shape3(2, 6, 16), .dtype = DT_BF16, .count = 2 * 6 * 16};
+    const View lse = {.shape = shape3(2, 2, 6), .dtype = DT_F32, .count = 24};
+    const View calls = {.shape = shape1(1), .dtype = DT_I32, .count = p > 0};
+    Attr attr;
+    KArgs a = {.kind = kind, .attr = &attr};
+    void *state;
+    size_t bytes;
+    memset(&attr, 0, sizeof attr);
+    attr.attention = (AttentionAttr){.heads = 2, .kv_heads = 2, .causal = 1, .batch_first = 1, .scale = 0.25f, .p = p};
+    if (kind == OP_attention) {
+        a.attention.q = x, a.attention.calls = calls;
+        a.attention.y = y, a.attention.lse = lse;
+    } else {
+        a.attention_dx.dy = a.attention_dx.y = y, a.attention_dx.lse = lse, a.attention_dx.calls = calls;
+        a.attention_dx.q = a.attention_dx.dq = x;
+    }
+    return device->table->prepare(device, &a, limit, &state, &bytes, &e) ? -1 : (long long)bytes;
+}
+
+/* A graph is one launch; own kernels are one, or two of the gradient; dropout's mask is one more. Engine 0 has 1024 bytes of
+ * workspace of its own (cudnn.c), engine 1 none. */
+static void test_attention(void) {
+    enum { ENGINE = 1 << 10, OWN = 24 * 4, INNER = 256, MASK = 512 };
+    setenv("EMULATE_LAUNCH", "50000", 1); /* beside which own kernels' real time, a hundredth of a second, does not matter */
+    unlink(path);
+    open_device("cuda:0", "0");
+    is_int(attention_workspace(OP_attention_dx, 0, LIMIT), OWN, "attention's gradient, untuned: by own kernels");
+    is_str(file(), "", "nothing is kept");
+    device->table->trim(device, true);
+    is_int(tune(), OK, "tuned");
+    is_int(attention_workspace(OP_attention, 0, LIMIT), 0, "attention: an engine is not faster");
+    has_text(file(), "\tattention q=2,6,48:bf16 y=2,6,16:bf16 lse=1 heads=2 kv_heads=2 causal=1 batch_first=1 scale=0.25 p=0 "
+             "window=0 cap=0 positions=0\town\t0\t0\t", "so own kernels are kept");
+    const long long bytes = attention_workspace(OP_attention_dx, 0, LIMIT);
+    ok(bytes == INNER || bytes == INNER + ENGINE, "its gradient: either engine, which takes half as long: %lld", bytes);
+    has_text(file(), "\tcudnn\t", "is kept");
+    is_int(attention_workspace(OP_attention_dx, 0.5f, LIMIT), OWN, "with a mask to be made it is no longer faster");
+    is_int(attention_workspace(OP_attention_dx, 0, INNER), INNER, "the engine that fits into the limit");
+    is_int(attention_workspace(OP_attention_dx, 0, OWN), OWN, "and none where none does");
+    close_device();
+
+    char before[4096], *line;
+    snprintf(before, sizeof before, "%s", file());
+    line = strstr(before, "p=0 window=0 cap=0 positions=0\tcudnn\t");
+    if (!ok(line != NULL, "the pick's line")) return;
+    line = strstr(line, "\tcudnn\t");
+    snprintf(line, sizeof before - (size_t)(line - before), "\tcudnn\t0\t%d\t1.5\n", INNER + ENGINE);
+    write_file(before);
+    open_device("cuda:0", "0");
+    is_int(attention_workspace(OP_attention_dx, 0, LIMIT), INNER + ENGINE, "a pick of the engine is taken");
+    is_int(attention_workspace(OP_attention_dx, 0.5f, LIMIT), OWN, "not for another op");
+    close_device();
+    snprintf(line, sizeof before - (size_t)(line - before), "\tcudnn\t0\t%d\t1.5\n", INNER + ENGINE + MASK);
+    write_file(before);
+    open_device("cuda:0", "0");
+    is_int(attention_workspace(OP_attention_dx, 0, LIMIT), OWN, "one that needs other bytes than it says is not");
+    close_device();
+}
+
 int main(void) {
     char plugin[1024], command[64];
     const char *build = getenv("BUILD");
@@ -228,6 +290,7 @@ int main(void) {
     test_useless();
     test_rooms();
     test_convolution();
+    test_attention();
     test_failures(); /* the last: it loses the GPU */
     snprintf(command, sizeof command, "rm -rf %s", folder);
     if (system(command)) puts("# the test's folder is still there");
