@@ -1,0 +1,173 @@
+/* t_threads.c: the number of threads changes no bit. Each op and each training runs on CPU devices that were opened with 1, 2, 3,
+ * 4 and 8 threads; results, losses and parameters are compared bit by bit.
+ *
+ *   OPS=2000 SEED=7 t_threads    that many random convolutions and linear layers, from that seed on */
+#include <omp.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "math/rng.h"
+#include "memory/device.h"
+#include "run/runtime.h"
+#include "tap.h"
+#include "unit/nets.h"
+
+static const int threads[] = {1, 2, 3, 4, 8};
+enum { COUNTS = sizeof threads / sizeof threads[0], OPERANDS = OP_IN + OP_OUT };
+
+static Device *devices[COUNTS];
+
+/* ---- ops */
+
+static View view(Shape shape, DType t) {
+    return (View){.shape = shape, .dtype = t, .channels_last = shape.rank == 4, .count = shape_elements(&shape)};
+}
+
+static View *operand(KArgs *a, int k) { return k < OP_IN ? &a->in[k] : &a->out[k - OP_IN]; }
+
+static size_t bytes_of(const View *v) { return align_up((size_t)v->count * dtype_size(v->dtype), 64); }
+
+static void *must(void *p) {
+    if (p) return p;
+    puts("Bail out! no memory");
+    exit(1);
+}
+
+static void *room(size_t bytes) { return must(aligned_alloc(64, align_up(bytes + 1, 64))); }
+
+static void fill(const View *v, uint32_t seed) {
+    for (int64_t i = 0; i < v->count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        dtype_store(v->dtype, v->data, (size_t)i, (float)(seed >> 8) / 8388608.0f - 1.0f);
+    }
+}
+
+/* Runs the op on a device, its outputs into out[OP_OUT]. */
+static int run_on(int d, const KArgs *op, size_t limit, void *const *out, Err *e) {
+    KArgs a = *op;
+    View dry[OPERANDS];
+    a.device = devices[d];
+    omp_set_num_threads(threads[d]);
+    for (int k = 0; k < OPERANDS; k++) dry[k] = *operand(&a, k), operand(&a, k)->data = NULL;
+    int code = devices[d]->table->prepare(devices[d], &a, limit, &a.state, &a.workspace_bytes, e);
+    for (int k = 0; k < OPERANDS; k++) *operand(&a, k) = dry[k];
+    for (int k = 0; k < OP_OUT; k++) a.out[k].data = out[k];
+    a.workspace = room(a.workspace_bytes);
+    memset(a.workspace, 0xFF, a.workspace_bytes);
+    if (!code) code = devices[d]->table->run(devices[d], &a, e);
+    free(a.workspace);
+    return code;
+}
+
+/* op: views of its operands, without data */
+static bool same_on_all(const char *name, KArgs *op, size_t limit) {
+    void *out[2][OP_OUT] = {{NULL}};
+    Err e = {0, ""};
+    bool same = true;
+    for (int k = 0; k < OP_IN; k++)
+        if (op->in[k].count) op->in[k].data = room(bytes_of(&op->in[k])), fill(&op->in[k], (uint32_t)k + 1);
+    for (int k = 0; k < OP_OUT; k++)
+        for (int i = 0; i < 2 && op->out[k].count; i++) out[i][k] = room(bytes_of(&op->out[k]));
+    for (int d = 0; d < COUNTS && !e.code; d++) {
+        for (int k = 0; k < OP_OUT; k++)
+            if (op->out[k].count) memset(out[d > 0][k], 0xFF, bytes_of(&op->out[k]));
+        if (run_on(d, op, limit, out[d > 0], &e)) break;
+        for (int k = 0; k < OP_OUT && d; k++) {
+            const size_t n = (size_t)op->out[k].count * dtype_size(op->out[k].dtype);
+            if (!n || !memcmp(out[0][k], out[1][k], n)) continue;
+            printf("# %s: output %d differs with %d threads\n", name, k, threads[d]);
+            same = false;
+        }
+    }
+    if (e.code) printf("# %s: %s\n", name, e.text);
+    for (int k = 0; k < OP_IN; k++) free(op->in[k].count ? op->in[k].data : NULL);
+    for (int k = 0; k < OP_OUT; k++) free(out[0][k]), free(out[1][k]);
+    for (int d = 0; d < COUNTS; d++) devices[d]->table->trim(devices[d], true);
+    return same && !e.code;
+}
+
+enum { FORWARD, DX, DW, PASSES };
+
+/* The op's three operands and a bias by pass */
+static void set_views(KArgs *a, int pass, View x, View w, View b, View y) {
+    View *const at[PASSES][4] = {{&a->in[0], &a->in[1], &a->in[2], &a->out[0]},
+                                 {&a->out[0], &a->in[1], NULL, &a->in[0]},
+                                 {&a->in[0], &a->out[0], &a->out[1], &a->in[1]}};
+    const View views[] = {x, w, b, y};
+    for (int k = 0; k < 4; k++)
+        if (at[pass][k]) *at[pass][k] = views[k];
+}
+
+typedef struct ConvShape { int64_t n, c, h, w, o, k, stride, groups; } ConvShape;
+
+static bool check_conv(const ConvShape *s, int pass, DType t, DType of_w, size_t limit) {
+    static const OpKind kinds[] = {OP_conv2d, OP_conv2d_dx, OP_conv2d_dw};
+    const int32_t pad = (int32_t)(s->k / 2), stride = (int32_t)s->stride;
+    const Attr attr = {.conv = {.stride = {stride, stride}, .dilation = {1, 1}, .pad = {pad, pad, pad, pad},
+                                .groups = (int32_t)s->groups}};
+    KArgs a = {.kind = kinds[pass], .attr = &attr};
+    char name[160];
+    const int64_t oh = (s->h + 2 * pad - s->k) / stride + 1, ow = (s->w + 2 * pad - s->k) / stride + 1;
+    set_views(&a, pass, view(shape4(s->n, s->c, s->h, s->w), t), view(shape4(s->o, s->c / s->groups, s->k, s->k), of_w),
+              view(shape1(s->o), of_w), view(shape4(s->n, s->o, oh, ow), t));
+    snprintf(name, sizeof name, "%s %lld of (%lld, %lld, %lld), %lld outputs, %lldx%lld, stride %d, %lld groups, %s, w %s, limit %zu",
+             op_info(a.kind)->name, (long long)s->n, (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->o, (long long)s->k,
+             (long long)s->k, stride, (long long)s->groups, dtype_name(t), dtype_name(of_w), limit);
+    return same_on_all(name, &a, limit);
+}
+
+static bool check_linear(int64_t n, int64_t i, int64_t o, int pass, DType t, DType of_w, size_t limit) {
+    static const OpKind kinds[] = {OP_linear, OP_linear_dx, OP_linear_dw};
+    static const Attr attr;
+    KArgs a = {.kind = kinds[pass], .attr = &attr};
+    char name[160];
+    set_views(&a, pass, view(shape2(n, i), t), view(shape2(o, i), of_w), view(shape1(o), of_w), view(shape2(n, o), t));
+    snprintf(name, sizeof name, "%s %lld rows, %lld to %lld, %s, w %s, limit %zu", op_info(a.kind)->name, (long long)n, (long long)i, (long long)o,
+             dtype_name(t), dtype_name(of_w), limit);
+    return same_on_all(name, &a, limit);
+}
+
+static uint32_t drawn;
+static uint64_t seed = 1;
+
+static int64_t draw(int64_t n) { return (int64_t)(philox(seed, RNG_DATA, 0, 0, drawn++).x[0] % (uint64_t)n); }
+
+#define ONE_OF(...) ((const int64_t[]){__VA_ARGS__})[draw(sizeof (int64_t[]){__VA_ARGS__} / sizeof(int64_t))]
+
+static bool random_op(void) {
+    static const DType types[] = {DT_F32, DT_F32, DT_BF16, DT_F16};
+    const DType t = types[draw(4)], of_w = draw(2) ? t : DT_F32;
+    const int pass = (int)draw(PASSES);
+    const size_t limit = (size_t)ONE_OF(0, 1 << 18, 4 << 20, 4 << 20, 64 << 20);
+    if (draw(4) == 0) {
+        const int64_t n = ONE_OF(1, 4, 16, 33, 64, 128, 300, 1000, 2048), i = ONE_OF(7, 32, 64, 65, 100, 256, 400, 784, 1024, 3000, 6272);
+        const int64_t o = ONE_OF(1, 10, 17, 32, 64, 84, 120, 128, 256, 512, 1000);
+        return n * i * o > 300000000 || check_linear(n, i, o, pass, t, of_w, limit);
+    }
+    ConvShape s = {.n = ONE_OF(1, 2, 3, 4, 8, 16), .c = ONE_OF(1, 3, 4, 8, 16, 16, 32, 32, 48, 64, 64, 96, 128, 256), .h = ONE_OF(1, 3, 5, 7, 8, 14, 16, 28, 32),
+                   .w = ONE_OF(4, 7, 8, 14, 16, 28, 32), .o = ONE_OF(4, 8, 12, 16, 32, 32, 48, 64, 64, 96, 128, 256), .k = ONE_OF(1, 1, 2, 3, 3, 5, 7),
+                   .stride = ONE_OF(1, 1, 2), .groups = ONE_OF(1, 1, 1, 2, 0)};
+    if (!s.groups) s.groups = s.c, s.o = s.c;
+    else s.c *= s.groups > 1 ? s.groups : 1, s.o *= s.groups;
+    if (s.h + 2 * (s.k / 2) < s.k || s.w + 2 * (s.k / 2) < s.k) return true;
+    if (s.n * s.h * s.w * s.o * s.c / s.groups * s.k * s.k > 300000000) return true;
+    return check_conv(&s, pass, t, of_w, limit);
+}
+
+int main(void) {
+    Err e = {0, ""};
+    for (int d = 0; d < COUNTS; d++) {
+        omp_set_num_threads(threads[d]);
+        if (device_cpu_open(&devices[d], &e)) return ok(0, "open: %s", e.text), tap_done();
+    }
+    const int ops = getenv("OPS") ? atoi(getenv("OPS")) : 200;
+    int bad = 0;
+    const uint64_t first = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : 1;
+    for (seed = first; seed < first + (uint64_t)ops; seed++) {
+        drawn = 0;
+        if (!random_op()) bad++, fflush(stdout);
+    }
+    ok(!bad, "%d of %d", bad, ops);
+    for (int d = 0; d < COUNTS; d++) devices[d]->table->close(devices[d]);
+    return tap_done();
+}
