@@ -1,6 +1,7 @@
 /* linear.c: y = act(x w^T + b) and its gradients. Shapes: x (N, I), w (O, I), b (O), y (N, O); leading dimensions of x
  * and y are all part of N. With few outputs memory sets the pace: then small_n_gemm.c computes y and dx. */
 #include "gemm_ops.h"
+#include "linear_panels.h"
 #include "onednn.h"
 #include "program/operands.h"
 #include "small_n_gemm.h"
@@ -31,6 +32,7 @@ static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, siz
         return OK;
     }
     *state = NULL;
+    if (linear_panels_fits(args)) return *workspace = linear_panels_workspace(args), OK;
     if (gemm_op_prepare(args, limit, workspace)) return OK;
     /* with small N reading the weights is most of the work: a copy of them in another format would not pay */
     PrimSpec spec = {.pass = pass, .pack_weights = false, .act = a->fused, .describe = describe};
@@ -56,10 +58,14 @@ int k_cpu_linear_dw_prepare(const KArgs *args, size_t limit, void **state, size_
 bool k_cpu_linear_dx_overwrites(const KArgs *args, size_t *more) {
     *more = 0;
     if (small_n_fits(&args->linear_dx.w)) return true;
-    return args->state ? prim_overwrites(args, more) : gemm_op_overwrites(args);
+    if (args->state) return prim_overwrites(args, more);
+    return linear_panels_fits(args) ? linear_panels_overwrites(args, more) : gemm_op_overwrites(args);
 }
 
-static int run(const KArgs *args, Err *e) { return args->state ? prim_run(args, e) : gemm_op_run(args, e); }
+static int run(const KArgs *args, Err *e) {
+    if (args->state) return prim_run(args, e);
+    return linear_panels_fits(args) ? linear_panels_run(args, e) : gemm_op_run(args, e);
+}
 
 int k_cpu_linear(const KArgs *args, Err *e) {
     return small_n_fits(&args->linear.w) ? small_n_forward(args, e) : run(args, e);

@@ -401,7 +401,7 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
     /* oneDNN 2.6 may have taken the descriptor from a primitive in its cache. Such a one points to the activation of the
      * descriptor that the primitive was made of, which is freed since; that is not read while the primitive is there. */
     if (spec->act.act && !p->act_after.act && (code = prim_compile(p, e))) return prim_release(p), code;
-    p->base.release = prim_release;
+    p->base = (KernelState){prim_release, true};
     *state = p;
     *workspace = p->workspace;
     return OK;

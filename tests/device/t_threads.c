@@ -154,6 +154,93 @@ static bool random_op(void) {
     return check_conv(&s, pass, t, of_w, limit);
 }
 
+/* ---- trainings */
+
+#define RESIDUAL(c) "Residual{Sequential{Conv2d(" #c ", " #c ", 3, padding=1, bias=false) BatchNorm2d(" #c ") ReLU" \
+    " Conv2d(" #c ", " #c ", 3, padding=1, bias=false) BatchNorm2d(" #c ")}} ReLU "
+#define BLOCK_GPT "Residual{Sequential{LayerNorm(64) CausalSelfAttention(64, 4)}}" \
+    " Residual{Sequential{LayerNorm(64) Linear(64, 256) GELU(tanh) Linear(256, 64)}} "
+#define BLOCK_LLAMA "Residual{Graph{RMSNorm(64) Linear(64, 64, bias=false)<0> Linear(64, 32, bias=false)<0>" \
+    " Linear(64, 32, bias=false)<0> RotaryPositionalEmbeddings(16, interleaved=false)<1>" \
+    " RotaryPositionalEmbeddings(16, interleaved=false)<2>" \
+    " ScaledDotProductAttention(num_heads=4, is_causal=true, enable_gqa=true)<4,5,3> Linear(64, 64, bias=false)<6>}}" \
+    " Residual{Graph{RMSNorm(64) Linear(64, 160, bias=false)<0> SiLU<1> Linear(64, 160, bias=false)<0> Mul<2,3>" \
+    " Linear(160, 64, bias=false)<4>}} "
+
+static const struct { const char *name, *text; Shape input; } nets[] = {
+    {"the article's network", "Sequential{Conv2d(3, 32, 3) ReLU Conv2d(32, 64, 3) ReLU Flatten Linear(36864, 10)}", {4, {16, 3, 28, 28}}},
+    {"LeNet", "Sequential{Conv2d(1, 6, 5, padding=2) ReLU MaxPool2d(2) Conv2d(6, 16, 5) ReLU MaxPool2d(2) Flatten Linear(400, 120) ReLU"
+     " Linear(120, 84) ReLU Linear(84, 10)}", {4, {32, 1, 28, 28}}},
+    {"a residual network", "Sequential{Conv2d(3, 32, 7, stride=2, padding=3, bias=false) BatchNorm2d(32) ReLU MaxPool2d(3, 2, padding=1) "
+     RESIDUAL(32) " Conv2d(32, 64, 1, stride=2) Conv2d(64, 64, 3, stride=2, padding=1) " RESIDUAL(64) " Conv2d(64, 128, 1) AdaptiveAvgPool2d(1) Flatten"
+     " Linear(128, 10)}", {4, {6, 3, 56, 56}}},
+    {"depthwise convolutions", "Sequential{Conv2d(3, 32, 3, stride=2, padding=1) Conv2d(32, 32, 3, padding=1, groups=32) ReLU6 Conv2d(32, 48, 1)"
+     " Conv2d(48, 48, 5, padding=2, groups=48) Hardswish Conv2d(48, 64, 1) Conv2d(64, 64, 3, padding=1, groups=4) Conv2d(64, 64, 3, groups=64)"
+     " AdaptiveAvgPool2d(1) Flatten Linear(64, 10)}", {4, {5, 3, 48, 48}}},
+    {"transposed convolutions", "Sequential{Linear(32, 1024) Unflatten(1, 64:4:4) ConvTranspose2d(64, 32, 4, stride=2, padding=1) BatchNorm2d(32) ReLU"
+     " ConvTranspose2d(32, 16, 4, stride=2, padding=1) ReLU Conv2d(16, 4, 3) Flatten Linear(784, 10)}", {2, {24, 32, 1, 1}}},
+    {"a perceptron", "Sequential{Linear(784, 256) ReLU Linear(256, 200) Tanh Linear(200, 10)}", {2, {128, 784, 1, 1}}},
+    {"an LSTM", "Sequential{LSTM(48, 96, num_layers=2, batch_first=true) Select(1, -1) Linear(96, 10)}", {3, {12, 20, 48, 1}}},
+    {"a GRU", "Sequential{GRU(48, 64, bidirectional=true, batch_first=true) RNN(128, 40, batch_first=true) Select(1, -1) Linear(40, 10)}",
+     {3, {9, 24, 48, 1}}},
+    {"a GPT", "Sequential{Embedding(40, 64) PositionEmbedding(48, 64) " BLOCK_GPT BLOCK_GPT " LayerNorm(64) Linear(64, 40, bias=false)&0 Flatten(0, 1)}",
+     {2, {6, 48, 1, 1}}},
+    {"a Llama", "Sequential{Embedding(160, 64) " BLOCK_LLAMA BLOCK_LLAMA " RMSNorm(64) Linear(64, 160, bias=false) Flatten(0, 1)}", {2, {5, 40, 1, 1}}},
+    {"a vision transformer", "Sequential{Conv2d(3, 64, 8, stride=8) Flatten(2) Transpose(1, 2) PositionEmbedding(36, 64) " BLOCK_GPT
+     " Residual{Sequential{LayerNorm(64) MultiheadAttention(64, 4, batch_first=true)}} Mean(1) Linear(64, 10)}", {4, {4, 3, 48, 48}}},
+    {"lines", "Sequential{Conv1d(16, 64, 5, padding=2) ReLU Conv1d(64, 64, 3, stride=2) GELU Conv1d(64, 96, 1) ConvTranspose1d(96, 32, 4, stride=2) Mean(2)"
+     " Linear(32, 10)}", {3, {7, 16, 200, 1}}},
+    {"one large image", "Sequential{Conv2d(3, 16, 5, padding=2) ReLU Conv2d(16, 32, 3, stride=2) ReLU Conv2d(32, 48, 1) AdaptiveAvgPool2d(1) Flatten"
+     " Linear(48, 10)}", {4, {1, 3, 96, 96}}},
+};
+
+enum { STEPS = 3, NUMBERS = 1 << 20 };
+typedef struct Result { float loss[STEPS]; int64_t n; float number[NUMBERS]; } Result;
+
+static int train_on(int d, const Network *net, const Settings *s, Result *out, Err *e) {
+    Program *p = NULL;
+    Runtime *r = NULL;
+    StepResult step = {0};
+    omp_set_num_threads(threads[d]);
+    int code = compile(net, s, devices[d], NULL, NULL, &p, e);
+    if (!code) code = runtime_open(devices[d], s->allocator, 0, &(Job){net, p}, 1, 7, 0, &r, e);
+    for (int i = 0; i < STEPS && !code; i++) {
+        code = runtime_step(r, 0, net_feed, p, &step, e);
+        out->loss[i] = step.loss;
+    }
+    out->n = 0;
+    for (int i = 0; i < net->n_params && !code; i++) {
+        const int64_t n = shape_elements(&net->params[i].shape);
+        if (out->n + n > NUMBERS) code = err_set(e, ERR_INTERNAL, "too many parameters for the test");
+        else code = runtime_read(r, 0, net->params[i].name, &out->number[out->n], e);
+        out->n += n;
+    }
+    runtime_close(r);
+    program_free(p);
+    return code;
+}
+
+static void check_net(size_t k, Precision precision, size_t limit) {
+    static Result one, other;
+    Err e = {0, ""};
+    Settings s = settings_default();
+    s.precision = precision;
+    s.workspace_limit = limit;
+    Network *net = net_new(nets[k].text, "CrossEntropyLoss", nets[k].input, &e);
+    int code = net ? train_on(0, net, &s, &one, &e) : e.code;
+    for (int d = 1; d < COUNTS && !code; d++) {
+        code = train_on(d, net, &s, &other, &e);
+        if (code) break;
+        int64_t differ = 0;
+        for (int64_t i = 0; i < one.n; i++) differ += memcmp(&one.number[i], &other.number[i], sizeof(float)) != 0;
+        ok(!differ && !memcmp(one.loss, other.loss, sizeof one.loss), "%s, %s, limit %zu: %d threads, the bits of one (%lld of %lld differ)", nets[k].name,
+           precision_info(precision)->text, limit, threads[d], (long long)differ, (long long)one.n);
+    }
+    if (code) ok(0, "%s: %s", nets[k].name, e.text);
+    network_free(net);
+    for (int d = 0; d < COUNTS; d++) devices[d]->table->trim(devices[d], true);
+}
+
 int main(void) {
     Err e = {0, ""};
     for (int d = 0; d < COUNTS; d++) {
@@ -168,6 +255,12 @@ int main(void) {
         if (!random_op()) bad++, fflush(stdout);
     }
     ok(!bad, "%d of %d", bad, ops);
+    for (size_t k = 0; k < ARRAY_LEN(nets); k++) {
+        check_net(k, PREC_FP32, 4 << 20);
+        check_net(k, PREC_FP32, 0);
+        check_net(k, PREC_AMP_BF16, 4 << 20);
+        check_net(k, PREC_AMP_FP16, 4 << 20);
+    }
     for (int d = 0; d < COUNTS; d++) devices[d]->table->close(devices[d]);
     return tap_done();
 }
