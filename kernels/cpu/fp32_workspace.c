@@ -78,25 +78,23 @@ static Panels panels_of(const Product *p) {
     return (Panels){by_rows, all, (all + n * STEP - 1) / (n * STEP) * STEP};
 }
 
-static int multiply_panel(const Product *all, const Panels *s, int64_t from, const ProductLeave *leave) {
+static int multiply_panel(const Product *all, const Panels *s, int64_t from) {
     const int64_t each = min_i64(s->each, s->all - from);
     Product p = *all;
     if (s->by_rows) p.m = each, p.a.at = row_at(p.a, from), p.c.at = row_at(p.c, from);
     else p.n = each, p.b.at = column_at(p.b, from), p.c.at = column_at(p.c, from);
-    const int failed = multiply(&p);
-    if (leave && !failed) leave->panel(leave->of, s->by_rows ? from : 0, p.m, s->by_rows ? 0 : from, p.n);
-    return failed;
+    return multiply(&p);
 }
 
 /* Panel by panel, each by one thread: oneDNN parts long sums among the threads that there are, and then their number would
  * change bits. */
-static int multiply_panels(const Product *p, const ProductLeave *leave) {
+static int multiply_panels(const Product *p) {
     const Panels s = panels_of(p);
     const int threads = omp_get_max_threads();
     int status = 0;
     if (s.each >= s.all || omp_in_parallel()) { /* a region has its price */
         omp_set_num_threads(1);
-        for (int64_t from = 0; from < s.all && !status; from += s.each) status = multiply_panel(p, &s, from, leave);
+        for (int64_t from = 0; from < s.all && !status; from += s.each) status = multiply_panel(p, &s, from);
         omp_set_num_threads(threads);
         return status;
     }
@@ -105,7 +103,7 @@ static int multiply_panels(const Product *p, const ProductLeave *leave) {
         omp_set_num_threads(1); /* of this thread, in this region */
 #pragma omp for schedule(static)
         for (int64_t from = 0; from < s.all; from += s.each) {
-            const int failed = multiply_panel(p, &s, from, leave);
+            const int failed = multiply_panel(p, &s, from);
             if (failed) {
 #pragma omp atomic write
                 status = failed;
@@ -119,13 +117,7 @@ int product(int64_t m, int64_t n, int64_t k, float scale, Matrix a, Matrix b, bo
     assert(m > 0 && n > 0 && k > 0 && !c.transposed && c.stride >= n);
     assert(a.stride >= (a.transposed ? m : k) && b.stride >= (b.transposed ? k : n));
     const Product p = {m, n, k, scale, a, b, c, add};
-    return multiply_panels(&p, NULL);
-}
-
-int product_leave(int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, Matrix c, const ProductLeave *leave) {
-    const Product p = {m, n, k, 1.0f, a, b, c, false};
-    assert(m > 0 && n > 0 && k > 0);
-    return multiply_panels(&p, leave);
+    return multiply_panels(&p);
 }
 
 int product_check(int status, Err *e) {

@@ -32,12 +32,6 @@ static inline Matrix transposed(float *at, int64_t stride) { Matrix m = {at, str
 /* c (m, n) = scale a (m, k) b (k, n); add: c += that. c overlaps neither a nor b. Runs on all threads, or, inside a
  * parallel region, on the calling one. Returns 0 or oneDNN's status. */
 int product(int64_t m, int64_t n, int64_t k, float scale, Matrix a, Matrix b, bool add, Matrix c);
-/* The same with more to do: when a panel's sums are made, the thread that has made them calls `panel` with its rows and columns. */
-typedef struct ProductLeave {
-    void (*panel)(const void *of, int64_t row, int64_t rows, int64_t column, int64_t columns);
-    const void *of;
-} ProductLeave;
-int product_leave(int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, Matrix c, const ProductLeave *leave);
 /* The status of products as an ErrCode. */
 int product_check(int status, Err *e);
 

@@ -14,6 +14,7 @@
 /* arg: oneDNN's name of a slot. query, index: how oneDNN is asked for its format. output, where: its place in KArgs. */
 typedef struct Slot { int arg; dnnl_query_t query; int index; bool output; int where; } Slot;
 
+/* Of convolutions */
 static const Slot slots[][SLOTS] = {
     [PASS_FORWARD] = {{DNNL_ARG_SRC, dnnl_query_src_md, 0, false, 0},
                       {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, 1},
@@ -27,6 +28,22 @@ static const Slot slots[][SLOTS] = {
                       {DNNL_ARG_DIFF_WEIGHTS, dnnl_query_diff_weights_md, 0, true, 0},
                       {DNNL_ARG_DIFF_BIAS, dnnl_query_diff_weights_md, 1, true, 1},
                       {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md, 0, false, 1}},
+};
+
+/* Of products: src (m, k) times weights (k, n) is dst (m, n), in every pass */
+static const Slot product_slots[][SLOTS] = {
+    [PASS_FORWARD] = {{DNNL_ARG_SRC, dnnl_query_src_md, 0, false, 0},
+                      {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, 1},
+                      {DNNL_ARG_BIAS, dnnl_query_weights_md, 1, false, 2},
+                      {DNNL_ARG_DST, dnnl_query_dst_md, 0, true, 0}},
+    [PASS_DATA] = {{DNNL_ARG_DST, dnnl_query_dst_md, 0, true, 0},
+                   {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, 1},
+                   {0, dnnl_query_undef, 0, false, 3},
+                   {DNNL_ARG_SRC, dnnl_query_src_md, 0, false, 0}},
+    [PASS_WEIGHTS] = {{DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, false, 0},
+                      {DNNL_ARG_DST, dnnl_query_dst_md, 0, true, 0},
+                      {0, dnnl_query_undef, 0, true, 1}, /* db is no product */
+                      {DNNL_ARG_SRC, dnnl_query_src_md, 0, false, 1}},
 };
 
 static const dnnl_data_type_t types[] = {[DT_F32] = dnnl_f32, [DT_BF16] = dnnl_bf16, [DT_F16] = dnnl_f16,
@@ -63,6 +80,7 @@ typedef struct Prim {
     int threads;                      /* that there is room for */
     size_t library;                   /* bytes of the workspace that another implementation might not need, with one thread */
     Pass pass;
+    bool product;                     /* see PrimSpec */
     ActAttr act_after;                /* the activation that the primitive could not take over */
     bool opened;                      /* all that runs are made of is there */
     bool reference;                   /* oneDNN's plain loops */
@@ -93,27 +111,40 @@ static int check(dnnl_status_t status, const char *what, Err *e) {
  * what comes back through it. */
 static int sliced_slot(Pass pass) { return pass == PASS_DATA ? SLOT_X : SLOT_Y; }
 
-/* The dimension of slot k that its slices divide; -1: none */
-static int sliced_dim(Pass pass, int k) {
-    if (k == SLOT_W) return pass == PASS_DATA ? 1 : 0;
-    return k == SLOT_B ? 0 : k == sliced_slot(pass) ? 1 : -1;
+/* Which dimension of an operand its parts divide, and which its slices; -1: none */
+typedef struct Cuts { int part, slice; } Cuts;
+
+static Cuts cuts_of(bool product, Pass pass, int k) {
+    if (product)
+        switch (product_slots[pass][k].arg) {
+        case DNNL_ARG_SRC: return (Cuts){0, -1};
+        case DNNL_ARG_DST: return (Cuts){0, 1};
+        default: return (Cuts){-1, 1};
+        }
+    switch (k) {
+    case SLOT_W: return (Cuts){-1, pass == PASS_DATA ? 1 : 0};
+    case SLOT_B: return (Cuts){-1, 0};
+    default: return (Cuts){0, k == sliced_slot(pass) ? 1 : -1};
+    }
 }
 
-static bool has_images(int slot) { return slot == SLOT_X || slot == SLOT_Y; }
+/* Does a thread copy its slices of the operand? A product takes them where they lie. */
+static bool is_copied(const Split *s, bool product, Pass pass, int k) {
+    return !product && s->slices > 1 && k == sliced_slot(pass);
+}
 
 static size_t type_bytes(dnnl_data_type_t t) { return t == dnnl_f32 || t == dnnl_s32 ? 4 : t == dnnl_u8 ? 1 : 2; }
 
 static int64_t step_of(const dnnl_memory_desc_t *md, int d) { return md->format_desc.blocking.strides[d]; }
 
 /* A piece of `all`, where it lies */
-static dnnl_memory_desc_t cut_md(const dnnl_memory_desc_t *all, const Split *s, Pass pass, int k) {
+static dnnl_memory_desc_t cut_md(const dnnl_memory_desc_t *all, const Split *s, Cuts cuts) {
     dnnl_memory_desc_t md = *all;
     dnnl_dims_t dim;
-    const int d = sliced_dim(pass, k);
     if (!all->ndims) return md;
     memcpy(dim, all->dims, sizeof dim);
-    if (has_images(k)) dim[0] = s->images;
-    if (d >= 0 && s->slices > 1) dim[d] = s->channels;
+    if (cuts.part >= 0) dim[cuts.part] = s->images;
+    if (cuts.slice >= 0 && s->slices > 1) dim[cuts.slice] = s->channels;
     dnnl_memory_desc_init_by_strides(&md, all->ndims, dim, all->data_type, all->format_desc.blocking.strides);
     return md;
 }
@@ -128,12 +159,12 @@ static dnnl_memory_desc_t dense_md(const dnnl_memory_desc_t *cut) {
 }
 
 /* What the primitive of a piece is asked to take of slot k */
-static dnnl_memory_desc_t piece_md(const dnnl_memory_desc_t *all, const Split *s, Pass pass, int k) {
-    const dnnl_memory_desc_t cut = cut_md(all, s, pass, k);
-    return s->slices > 1 && k == sliced_slot(pass) ? dense_md(&cut) : cut;
+static dnnl_memory_desc_t piece_md(const dnnl_memory_desc_t *all, const Prim *p, int k) {
+    const dnnl_memory_desc_t cut = cut_md(all, &p->split, cuts_of(p->product, p->pass, k));
+    return is_copied(&p->split, p->product, p->pass, k) ? dense_md(&cut) : cut;
 }
 
-/* May the channels of the result be cut? */
+/* May the channels of a convolution's result be cut? */
 static bool can_slice(const PrimSpec *spec) {
     const dnnl_memory_desc_t *y = &spec->md[sliced_slot(spec->pass)];
     return spec->md[SLOT_W].ndims == 4 && y->ndims == 4 && step_of(y, 1) == 1;
@@ -145,7 +176,18 @@ static int64_t md_elements(const dnnl_memory_desc_t *md) {
     return n;
 }
 
+/* The operand of a product that is its `arg` */
+static const dnnl_memory_desc_t *factor(const PrimSpec *spec, int arg) {
+    int k = 0;
+    while (product_slots[spec->pass][k].arg != arg) k++;
+    return &spec->md[k];
+}
+
 static Split split_of(const PrimSpec *spec) {
+    if (spec->product) {
+        const dnnl_memory_desc_t *src = factor(spec, DNNL_ARG_SRC), *dst = factor(spec, DNNL_ARG_DST);
+        return split_product(dst->dims[0], dst->dims[1], src->dims[1]);
+    }
     const dnnl_memory_desc_t *x = &spec->md[SLOT_X], *w = &spec->md[SLOT_W], *y = &spec->md[SLOT_Y];
     const int64_t weights = md_elements(w);
     const Work work = {.images = x->dims[0], .channels = can_slice(spec) ? spec->md[sliced_slot(spec->pass)].dims[1] : 1,
@@ -156,7 +198,7 @@ static Split split_of(const PrimSpec *spec) {
 
 /* Are the sums of the parts added up? */
 static bool is_summed(const Prim *p, int slot) {
-    return p->pass == PASS_WEIGHTS && p->split.parts > 1 && (slot == SLOT_W || slot == SLOT_B);
+    return !p->product && p->pass == PASS_WEIGHTS && p->split.parts > 1 && (slot == SLOT_W || slot == SLOT_B);
 }
 
 static int64_t pieces_of(const Prim *p) { return p->split.parts * p->split.slices; }
@@ -176,7 +218,7 @@ static void own_layout(Prim *p) {
     piece(&p->own, dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0)));
     for (int k = 0; k < SLOTS; k++) {
         Operand *o = &p->operand[k];
-        const bool copied = o->count && ((p->split.slices > 1 && k == sliced_slot(p->pass)) || is_summed(p, k));
+        const bool copied = o->count && (is_copied(&p->split, p->product, p->pass, k) || is_summed(p, k));
         o->own_at = copied ? piece(&p->own, dnnl_memory_desc_get_size(&o->inner)) : NOWHERE;
     }
 }
@@ -189,17 +231,17 @@ static void prim_layout(Prim *p, const KArgs *args, const dnnl_memory_desc_t pla
     for (int k = 0; k < SLOTS; k++) {
         Operand *o = &p->operand[k];
         const View *v = prim_view(args, p->pass, k);
-        if (!v->count) continue;
+        const Cuts cuts = cuts_of(p->product, p->pass, k);
         const size_t bytes = type_bytes(plain[k].data_type);
-        const int d = sliced_dim(p->pass, k);
-        o->slot = &slots[p->pass][k];
+        if (!v->count || !plain[k].ndims) continue;
+        o->slot = p->product ? &product_slots[p->pass][k] : &slots[p->pass][k];
         o->count = (size_t)v->count;
         o->dtype = v->dtype;
         o->plain = plain[k];
-        o->cut = cut_md(&plain[k], &p->split, p->pass, k);
+        o->cut = cut_md(&plain[k], &p->split, cuts);
         o->inner = *dnnl_primitive_desc_query_md(p->desc, o->slot->query, o->slot->index);
-        o->part_step = has_images(k) ? (size_t)(p->split.images * step_of(&plain[k], 0)) * bytes : 0;
-        o->slice_step = d >= 0 ? (size_t)(p->split.channels * step_of(&plain[k], d)) * bytes : 0;
+        o->part_step = cuts.part >= 0 ? (size_t)(p->split.images * step_of(&plain[k], cuts.part)) * bytes : 0;
+        o->slice_step = cuts.slice >= 0 ? (size_t)(p->split.channels * step_of(&plain[k], cuts.slice)) * bytes : 0;
         bool convert = types[v->dtype] != plain[k].data_type;
         o->plain_at = convert ? piece(&p->workspace, dnnl_memory_desc_get_size(&o->plain)) : NOWHERE;
     }
@@ -210,7 +252,7 @@ static void prim_layout(Prim *p, const KArgs *args, const dnnl_memory_desc_t pla
     p->own_at = piece(&p->workspace, (size_t)p->threads * p->own);
     for (int k = 0; k < SLOTS; k++) {
         Operand *o = &p->operand[k];
-        bool reorder = o->count && !has_images(k) && !dnnl_memory_desc_equal(&o->cut, &o->inner);
+        bool reorder = o->count && !is_copied(&p->split, p->product, p->pass, k) && !dnnl_memory_desc_equal(&o->cut, &o->inner);
         o->inner_at = reorder ? piece(&p->workspace, (size_t)p->split.slices * dnnl_memory_desc_get_size(&o->inner)) : NOWHERE;
     }
     p->library = p->workspace - types_only;
@@ -282,11 +324,12 @@ static dnnl_status_t ask_once(const KArgs *args, const PrimSpec *spec, Ask ask, 
     memset(&candidate, 0, sizeof candidate);
     candidate.cpu = args->device;
     candidate.pass = spec->pass;
+    candidate.product = spec->product;
     if (ask.after) candidate.act_after = spec->act;
     candidate.split = best->split;
     for (int k = 0; k < SLOTS; k++) {
         if (plain[k].ndims && (ask.wide || is_summed(&candidate, k))) plain[k].data_type = dnnl_f32;
-        wanted[k] = piece_md(&plain[k], &candidate.split, spec->pass, k);
+        wanted[k] = piece_md(&plain[k], &candidate, k);
     }
     dnnl_memory_desc_t *w = &wanted[SLOT_W];
     if (ask.pack) dnnl_memory_desc_init_by_tag(w, w->ndims, w->dims, w->data_type, dnnl_format_tag_any);
@@ -386,6 +429,7 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
     int code = check_rows(spec, e);
     if (code) return code;
     best.split = split_of(spec);
+    best.product = spec->product;
     const int threads = one_thread();
     const dnnl_status_t failure = ask_all(args, spec, limit, &best);
     threads_back(threads);

@@ -16,10 +16,11 @@
 typedef enum Pass { PASS_FORWARD, PASS_DATA, PASS_WEIGHTS } Pass;
 enum { SLOT_X, SLOT_W, SLOT_B, SLOT_Y, SLOTS };
 
-typedef union OpDesc { dnnl_convolution_desc_t conv; dnnl_inner_product_desc_t linear; } OpDesc;
+typedef union OpDesc { dnnl_convolution_desc_t conv; dnnl_matmul_desc_t product; } OpDesc;
 
 typedef struct PrimSpec {
     Pass pass;
+    bool product;                /* of matrices: `md` has the pass's factors and product as they are multiplied */
     bool pack_weights;           /* the primitive may choose the format of w, which costs a copy */
     ActAttr act;                 /* follows y; PASS_DATA: its gradient follows dx */
     dnnl_memory_desc_t md[SLOTS]; /* the program's operands; all zero where one is absent */
