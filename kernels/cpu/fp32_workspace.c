@@ -67,14 +67,15 @@ static float *column_at(Matrix m, int64_t i) { return m.at + (m.transposed ? i *
 /* How a product is cut, by its shape alone: into panels of rows of c, or of columns */
 typedef struct Panels { bool by_rows; int64_t all, each; } Panels;
 
-/* Of 8 panels or fewer each has at least LEAST rows or columns; of more it has MOST. A transposed b is the dearer to read the
- * fewer rows it is multiplied with. */
+/* Of 8 panels or fewer each has at least LEAST rows or columns; of more it has MOST. Each has work for PANEL_MACS multiply-adds. A
+ * transposed b is the dearer to read the fewer rows it is multiplied with. */
 static Panels panels_of(const Product *p) {
-    enum { FEW = 8, LEAST_ROWS = 32, LEAST_COLUMNS = 48, LEAST_TURNED = 128, MOST = 256, STEP = 8 };
+    enum { FEW = 8, LEAST_ROWS = 32, LEAST_COLUMNS = 48, LEAST_TURNED = 128, MOST = 256, STEP = 8, PANEL_MACS = 1 << 19 };
     const bool turned = p->b.transposed, by_rows = turned ? p->m >= p->n : 4 * p->m >= p->n;
     const int64_t least = turned ? LEAST_TURNED : by_rows ? LEAST_ROWS : LEAST_COLUMNS, all = by_rows ? p->m : p->n;
+    const double work = (double)p->m * (double)p->n * (double)p->k / PANEL_MACS;
     int64_t n = 1;
-    while (all >= 2 * n * (n < FEW ? least : MOST)) n *= 2;
+    while (all >= 2 * n * (n < FEW ? least : MOST) && work >= (double)(2 * n)) n *= 2;
     return (Panels){by_rows, all, (all + n * STEP - 1) / (n * STEP) * STEP};
 }
 
