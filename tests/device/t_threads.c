@@ -1,7 +1,10 @@
 /* t_threads.c: the number of threads changes no bit. Each op and each training runs on CPU devices that were opened with 1, 2, 3,
  * 4 and 8 threads; results, losses and parameters are compared bit by bit.
  *
- *   OPS=2000 SEED=7 t_threads    that many random convolutions and linear layers, from that seed on */
+ *   OPS=2000 SEED=7 NETS=all t_threads
+ *
+ * runs that many random convolutions and linear layers, from that seed on, and every network in every precision, with every
+ * limit of workspace and every number of threads: else with up to 3, as more threads than processors take long. */
 #include <omp.h>
 #include <stdlib.h>
 
@@ -194,7 +197,7 @@ static const struct { const char *name, *text; Shape input; } nets[] = {
      " Linear(48, 10)}", {4, {1, 3, 96, 96}}},
 };
 
-enum { STEPS = 3, NUMBERS = 1 << 20 };
+enum { STEPS = 2, NUMBERS = 1 << 20 };
 typedef struct Result { float loss[STEPS]; int64_t n; float number[NUMBERS]; } Result;
 
 static int train_on(int d, const Network *net, const Settings *s, Result *out, Err *e) {
@@ -220,7 +223,7 @@ static int train_on(int d, const Network *net, const Settings *s, Result *out, E
     return code;
 }
 
-static void check_net(size_t k, Precision precision, size_t limit) {
+static void check_net(size_t k, Precision precision, size_t limit, int counts) {
     static Result one, other;
     Err e = {0, ""};
     Settings s = settings_default();
@@ -228,7 +231,7 @@ static void check_net(size_t k, Precision precision, size_t limit) {
     s.workspace_limit = limit;
     Network *net = net_new(nets[k].text, "CrossEntropyLoss", nets[k].input, &e);
     int code = net ? train_on(0, net, &s, &one, &e) : e.code;
-    for (int d = 1; d < COUNTS && !code; d++) {
+    for (int d = 1; d < counts && !code; d++) {
         code = train_on(d, net, &s, &other, &e);
         if (code) break;
         int64_t differ = 0;
@@ -247,20 +250,21 @@ int main(void) {
         omp_set_num_threads(threads[d]);
         if (device_cpu_open(&devices[d], &e)) return ok(0, "open: %s", e.text), tap_done();
     }
-    const int ops = getenv("OPS") ? atoi(getenv("OPS")) : 200;
+    static const Precision precisions[] = {PREC_FP32, PREC_AMP_BF16, PREC_AMP_FP16, PREC_BF16};
+    static const size_t limits[] = {4 << 20, 0, 300000};
+    const int ops = getenv("OPS") ? atoi(getenv("OPS")) : 80;
+    const bool all = getenv("NETS") && !strcmp(getenv("NETS"), "all");
     int bad = 0;
     const uint64_t first = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : 1;
     for (seed = first; seed < first + (uint64_t)ops; seed++) {
         drawn = 0;
-        if (!random_op()) bad++, fflush(stdout);
+        bad += !random_op();
     }
-    ok(!bad, "%d of %d", bad, ops);
-    for (size_t k = 0; k < ARRAY_LEN(nets); k++) {
-        check_net(k, PREC_FP32, 4 << 20);
-        check_net(k, PREC_FP32, 0);
-        check_net(k, PREC_AMP_BF16, 4 << 20);
-        check_net(k, PREC_AMP_FP16, 4 << 20);
-    }
+    ok(!bad, "of %d random ops %d differ", ops, bad);
+    for (size_t k = 0; k < ARRAY_LEN(nets); k++) /* in the short form each net has one of each, fp32 more often than others */
+        for (size_t i = 0; i < ARRAY_LEN(precisions) * ARRAY_LEN(limits); i++)
+            if (all || i == k % 2 * (k % (ARRAY_LEN(precisions) * ARRAY_LEN(limits))))
+                check_net(k, precisions[i % ARRAY_LEN(precisions)], limits[i / ARRAY_LEN(precisions)], all ? COUNTS : 3);
     for (int d = 0; d < COUNTS; d++) devices[d]->table->close(devices[d]);
     return tap_done();
 }
