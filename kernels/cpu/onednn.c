@@ -223,10 +223,11 @@ static void own_layout(Prim *p) {
     }
 }
 
-/* Lays the workspace out for so many threads. Copies that change the type come first: every implementation needs them. */
+/* Lays the workspace out for so many threads. Copies that change the type come first: every implementation needs them. Products need
+ * little for a piece: there is room for all pieces, so that their bytes do not depend on the threads. */
 static void prim_layout(Prim *p, const KArgs *args, const dnnl_memory_desc_t plain[SLOTS], int threads) {
     p->workspace = 0;
-    p->threads = (int)min_i64(threads, pieces_of(p));
+    p->threads = (int)(p->product ? pieces_of(p) : min_i64(threads, pieces_of(p)));
     memset(p->operand, 0, sizeof p->operand);
     for (int k = 0; k < SLOTS; k++) {
         Operand *o = &p->operand[k];

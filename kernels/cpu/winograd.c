@@ -98,7 +98,7 @@ static Space space_of(const KArgs *args, const Conv *c, const Plan *p, Room *r) 
     return s;
 }
 
-/* Plans as many outputs and tiles at a time as `limit` bytes have room for. *bytes: what it needs. */
+/* Plans as many outputs and tiles at a time as `limit` bytes have room for. *bytes: what it needs, or the least that a plan needs. */
 static bool plan_of(const KArgs *args, const Conv *c, size_t limit, Plan *p, size_t *bytes) {
     int64_t most = max_i64(STRIP_TILES, V_FLOATS / POINTS / c->x.c);
     p->strip = up(max_i64(STRIP_TILES, up(c->tiles, STRIPS)), TILE_ROWS) * TILE_ROWS;
@@ -310,9 +310,8 @@ bool winograd_prepare(const KArgs *args, size_t limit, size_t *bytes) {
     alone.threads = 1;
     if (c.tiles < (dw ? FEW_TILES_DW : FEW_TILES)) return false;
     if (!(dw ? split_of(&alone, limit, &split, bytes) : plan_of(args, &alone, limit, &plan, bytes))) return false;
-    Room r = {0};
     if (dw) split_of(&c, limit, &split, bytes);
-    else space_of(args, &c, &plan, &r), *bytes = r.used;
+    else plan_of(args, &c, limit, &plan, bytes);
     return true;
 }
 
