@@ -314,14 +314,14 @@ test: all $(if $(NVCC),$(CUDA_OBJ)) $(C_TESTS) $(CUDA_TESTS) $(MPI_TESTS) $(EMUL
 test-again: test-threads test-avx512 test-avx2
 test-threads: $(THREADED)
 	$(Q)MEMTIDE_CUDA=none prove --exec tests/run $(THREADED)
-test-avx512: $(addprefix $(BUILD)/tests/device/,t_onednn t_pages)
+test-avx512: $(addprefix $(BUILD)/tests/device/,t_onednn t_pages t_threads)
 	$(Q)PROVE=$(PROVE) sh tests/isa.sh "$^" AVX512_CORE
-test-avx2: $(BUILD)/tests/device/t_kernels
+test-avx2: $(addprefix $(BUILD)/tests/device/,t_kernels t_threads)
 	$(Q)PROVE=$(PROVE) sh tests/isa.sh "$^" AVX2
 
 # tests that run the CPU's kernels
 ISA_TESTS = $(addprefix $(BUILD)/tests/device/,t_kernels t_onednn t_pages t_sequence t_grad t_truth t_fuzz t_updates t_pool \
-    t_pointwise)
+    t_pointwise t_threads)
 test-isa: $(ISA_TESTS) ## the CPU's kernels under every instruction set that the machine has (a short form is in test)
 	$(Q)PAGES=20000 PROVE=$(PROVE) sh tests/isa.sh "$(ISA_TESTS)" SSE41 AVX2 \
 	    AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 AVX512_CORE_AMX

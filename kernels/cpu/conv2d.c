@@ -45,23 +45,20 @@ static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_de
     }
 }
 
-/* Our own ways beside oneDNN's; they keep no state. The first one that can do the op and is worth it is taken. Asked
- * again with its own workspace as the limit, way_of finds the same one. overwrites: does it read an element of s before it
- * writes that element of dx? NULL: always */
+static void keep(void *state) { (void)state; }
+
+/* Our own ways beside oneDNN's. The first one that can do the op and is worth it is taken: it is the op's state. overwrites: does
+ * it read an element of s before it writes that element of dx? NULL: always */
 typedef struct Way {
+    KernelState base;
     bool (*prepare)(const KArgs *, size_t limit, size_t *bytes);
     KernelRun *run;
     bool (*overwrites)(const KArgs *);
 } Way;
-static const Way ways[] = {{depthwise_prepare, depthwise_run, NULL}, {direct_conv_prepare, direct_conv_run, NULL},
-                           {winograd_prepare, winograd_run, winograd_overwrites},
-                           {gemm_op_prepare, gemm_op_run, gemm_op_overwrites}};
-
-static const Way *way_of(const KArgs *args, size_t limit, size_t *bytes) {
-    for (size_t k = 0; k < ARRAY_LEN(ways); k++)
-        if (ways[k].prepare(args, limit, bytes)) return &ways[k];
-    return NULL;
-}
+static Way ways[] = {{{keep, false}, depthwise_prepare, depthwise_run, NULL},
+                     {{keep, false}, direct_conv_prepare, direct_conv_run, NULL},
+                     {{keep, false}, winograd_prepare, winograd_run, winograd_overwrites},
+                     {{keep, false}, gemm_op_prepare, gemm_op_run, gemm_op_overwrites}};
 
 /* ---- implementations of oneDNN 2.6.3 that touch memory outside of what they are given
  *
@@ -112,8 +109,8 @@ static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, siz
     const ConvAttr *conv = &args->attr->conv;
     assert(conv->groups > 0 && conv->stride[0] > 0 && conv->stride[1] > 0);
     assert(conv->dilation[0] > 0 && conv->dilation[1] > 0 && conv->fused.act < ACT_COUNT);
-    *state = NULL;
-    if (way_of(args, limit, workspace)) return OK;
+    for (size_t k = 0; k < ARRAY_LEN(ways); k++)
+        if (ways[k].prepare(args, limit, workspace)) return *state = &ways[k], OK;
     const View *b = prim_view(args, pass, SLOT_B);
     PrimSpec spec = {.pass = pass, .pack_weights = true, .act = conv->fused, .describe = describe,
                      .avoid = avoid};
@@ -169,15 +166,16 @@ static void bias_piece(const KArgs *a, int64_t begin, int64_t end) {
     }
 }
 
+/* NULL: the op is oneDNN's */
+static const Way *way_of(const KArgs *args) { return ((const KernelState *)args->state)->by_library ? NULL : args->state; }
+
 static int run(const KArgs *args, Err *e) {
-    size_t bytes;
-    const Way *way = args->state ? NULL : way_of(args, args->workspace_bytes, &bytes);
-    return way ? way->run(args, e) : prim_run(args, e);
+    if (!args->state) return err_set(e, ERR_INTERNAL, "run without a prepared state");
+    return way_of(args) ? way_of(args)->run(args, e) : prim_run(args, e);
 }
 
 bool k_cpu_conv2d_dx_overwrites(const KArgs *args, size_t *more) {
-    size_t bytes;
-    const Way *way = args->state ? NULL : way_of(args, args->workspace_bytes, &bytes);
+    const Way *way = way_of(args);
     *more = 0;
     if (way) return !way->overwrites || way->overwrites(args);
     return prim_overwrites(args, more);

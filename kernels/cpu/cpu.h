@@ -19,6 +19,7 @@ typedef struct CpuDevice {
     int threads;             /* as many as there were when it was opened; ops are prepared for them */
     bool emulated[DT_COUNT]; /* by type: see DeviceInfo */
     OpCache prepared;
+    struct CpuDevice *alone; /* see DeviceTable; NULL: nobody has asked yet */
     Waiting waiting;
     Flights flights;
 } CpuDevice;

@@ -38,6 +38,20 @@ static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state,
     return op_cache_get(&cpu->prepared, cpu->kernels->prepare[args->kind], &bound, limit, state, workspace, e);
 }
 
+static int cpu_alone(Device *d, Device **out, Err *e) {
+    CpuDevice *cpu = (CpuDevice *)d;
+    *out = d;
+    if (cpu->threads == 1) return OK;
+    if (!cpu->alone) {
+        cpu->alone = mem_copy(cpu, sizeof *cpu);
+        if (!cpu->alone) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *cpu);
+        cpu->alone->threads = 1;
+        cpu->alone->prepared = (OpCache){0};
+    }
+    *out = &cpu->alone->base;
+    return OK;
+}
+
 static bool cpu_overwrites(Device *d, const KArgs *args, size_t *more) {
     KernelOverwrites *const asked = ((CpuDevice *)d)->kernels->overwrites[args->kind];
     assert(asked && op_info(args->kind)->asks);
@@ -65,14 +79,17 @@ static int cpu_run(Device *d, const KArgs *args, Err *e) {
 static void cpu_trim(Device *d, bool all) {
     enum { KEEP = 256, LOOSE = 2 << 20 };
     CpuDevice *cpu = (CpuDevice *)d;
-    if (all) op_cache_clear(&cpu->prepared, cpu->kernels->release);
-    else op_cache_trim(&cpu->prepared, KEEP, cpu->kernels->release);
+    for (CpuDevice *each = cpu; each; each = each->alone)
+        if (all) op_cache_clear(&each->prepared, cpu->kernels->release);
+        else op_cache_trim(&each->prepared, KEEP, cpu->kernels->release);
     if (mallinfo2().fordblks > LOOSE) malloc_trim(0); /* malloc would keep what a large cell has freed */
 }
 
 static void cpu_close(Device *d) {
     CpuDevice *cpu = (CpuDevice *)d;
     op_cache_clear(&cpu->prepared, cpu->kernels->release);
+    if (cpu->alone) op_cache_clear(&cpu->alone->prepared, cpu->kernels->release);
+    mem_free(cpu->alone);
     flights_close(&cpu->flights);
     waiting_close(&cpu->waiting);
     if (cpu->stream) dnnl_stream_destroy(cpu->stream);
@@ -215,7 +232,7 @@ static const DeviceTable table = {
     .free = cpu_free, .upload = cpu_copy, .download = cpu_copy, .sync = cpu_sync,
     .host_alloc = cpu_host_alloc, .host_free = cpu_host_free, .send = cpu_send, .sent = cpu_sent,
     .send_beside = cpu_send, .take = cpu_copy, .fetch = cpu_copy, .mark = cpu_mark, .between = cpu_between, .mark_free = cpu_mark_free,
-    .prepare = cpu_prepare, .overwrites = cpu_overwrites, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
+    .prepare = cpu_prepare, .alone = cpu_alone, .overwrites = cpu_overwrites, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
     .stream = cpu_measure_stream,
 };
 

@@ -276,13 +276,19 @@ static void take_room(const KArgs *args, const Conv *c, Room *r) {
     else walk_of(args, c, r);
 }
 
-bool direct_conv_prepare(const KArgs *args, size_t limit, size_t *bytes) {
+static size_t bytes_for(const KArgs *args, int threads) {
     Room r = {0};
-    if (!fits(args)) return false;
     Conv c = conv_of(args);
+    c.threads = threads;
     take_room(args, &c, &r);
-    *bytes = r.used;
-    return r.used <= limit;
+    return r.used;
+}
+
+/* Within the limit are one thread's bytes: others must not change what is taken. */
+bool direct_conv_prepare(const KArgs *args, size_t limit, size_t *bytes) {
+    if (!fits(args)) return false;
+    *bytes = bytes_for(args, conv_of(args).threads);
+    return bytes_for(args, 1) <= limit;
 }
 
 int direct_conv_run(const KArgs *args, Err *e) {

@@ -39,9 +39,8 @@ static bool is_dx(OpKind k) { return k == OP_conv2d_dx || k == OP_linear_dx; }
 static bool is_dw(OpKind k) { return k == OP_conv2d_dw || k == OP_linear_dw; }
 static bool is_conv(OpKind k) { return k == OP_conv2d || k == OP_conv2d_dx || k == OP_conv2d_dw; }
 
-/* Types that oneDNN has no products of: it would convert whole tensors, or take its plain loops. And, without AVX-512,
- * linear layers: there oneDNN parts long sums among the threads that there are, so that their number would change bits,
- * and is slower by up to half where rows of a matrix lie 4 KiB apart. */
+/* Types that oneDNN has no products of: it would convert whole tensors, or take its plain loops. And, without AVX-512, linear
+ * layers: there oneDNN is slower by up to half where rows of a matrix lie 4 KiB apart. */
 static bool fits(const KArgs *args) {
     const CpuDevice *cpu = args->device;
     bool better = !is_conv(args->kind) && !isa_has(dnnl_cpu_isa_avx512_core);

@@ -9,13 +9,17 @@ static dnnl_memory_desc_t rows_md(const View *v, int64_t features) {
     return prim_md(v, 2, (int64_t[]){v->count / features, features}, (int64_t[]){features, 1});
 }
 
+static dnnl_memory_desc_t transposed_md(const View *v, int64_t features) {
+    return prim_md(v, 2, (int64_t[]){features, v->count / features}, (int64_t[]){1, features});
+}
+
 static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_desc_t md[SLOTS], OpDesc *out) {
     (void)args;
     const dnnl_memory_desc_t *x = &md[SLOT_X], *w = &md[SLOT_W], *b = &md[SLOT_B], *y = &md[SLOT_Y];
     switch (pass) {
-    case PASS_DATA: return dnnl_inner_product_backward_data_desc_init(&out->linear, x, w, y);
-    case PASS_WEIGHTS: return dnnl_inner_product_backward_weights_desc_init(&out->linear, x, w, b, y);
-    default: return dnnl_inner_product_forward_desc_init(&out->linear, dnnl_forward_training, x, w, b, y);
+    case PASS_DATA: return dnnl_matmul_desc_init(&out->product, y, w, NULL, x);
+    case PASS_WEIGHTS: return dnnl_matmul_desc_init(&out->product, y, x, NULL, w);
+    default: return dnnl_matmul_desc_init(&out->product, x, w, b->ndims ? b : NULL, y);
     }
 }
 
@@ -33,11 +37,12 @@ static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, siz
     *state = NULL;
     if (gemm_op_prepare(args, limit, workspace)) return OK;
     /* with small N reading the weights is most of the work: a copy of them in another format would not pay */
-    PrimSpec spec = {.pass = pass, .pack_weights = false, .act = a->fused, .describe = describe};
-    spec.md[SLOT_X] = rows_md(x, w->shape.dim[1]);
-    spec.md[SLOT_W] = rows_md(w, w->shape.dim[1]);
-    spec.md[SLOT_B] = prim_md(b, 1, b->shape.dim, &(int64_t){1});
-    spec.md[SLOT_Y] = rows_md(y, w->shape.dim[0]);
+    const int64_t outputs = w->shape.dim[0], inputs = w->shape.dim[1];
+    PrimSpec spec = {.pass = pass, .product = true, .pack_weights = false, .act = a->fused, .describe = describe};
+    spec.md[SLOT_X] = rows_md(x, inputs);
+    spec.md[SLOT_W] = pass == PASS_FORWARD ? transposed_md(w, inputs) : rows_md(w, inputs);
+    spec.md[SLOT_Y] = pass == PASS_WEIGHTS ? transposed_md(y, outputs) : rows_md(y, outputs);
+    if (pass == PASS_FORWARD) spec.md[SLOT_B] = prim_md(b, 2, (int64_t[]){1, outputs}, (int64_t[]){outputs, 1});
     return prim_prepare(args, &spec, limit, state, workspace, e);
 }
 
@@ -59,7 +64,19 @@ bool k_cpu_linear_dx_overwrites(const KArgs *args, size_t *more) {
     return args->state ? prim_overwrites(args, more) : gemm_op_overwrites(args);
 }
 
-static int run(const KArgs *args, Err *e) { return args->state ? prim_run(args, e) : gemm_op_run(args, e); }
+/* The rows of dy, added up */
+static int sum_bias(const KArgs *args, Err *e) {
+    KArgs sums = {.kind = OP_bias_db, .device = args->device};
+    sums.bias_db.dy = args->linear_dw.dy;
+    sums.bias_db.db = args->linear_dw.db;
+    return k_cpu_bias_db(&sums, e);
+}
+
+static int run(const KArgs *args, Err *e) {
+    if (!args->state) return gemm_op_run(args, e);
+    const int code = prim_run(args, e);
+    return code || args->kind != OP_linear_dw || !args->linear_dw.db.count ? code : sum_bias(args, e);
+}
 
 int k_cpu_linear(const KArgs *args, Err *e) {
     return small_n_fits(&args->linear.w) ? small_n_forward(args, e) : run(args, e);

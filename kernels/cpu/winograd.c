@@ -98,8 +98,7 @@ static Space space_of(const KArgs *args, const Conv *c, const Plan *p, Room *r) 
     return s;
 }
 
-/* Plans as many outputs and tiles at a time as `limit` bytes have room for. Asked again with these *bytes as the
- * limit, it finds the same plan. */
+/* Plans as many outputs and tiles at a time as `limit` bytes have room for. *bytes: what it needs, or the least that a plan needs. */
 static bool plan_of(const KArgs *args, const Conv *c, size_t limit, Plan *p, size_t *bytes) {
     int64_t most = max_i64(STRIP_TILES, V_FLOATS / POINTS / c->x.c);
     p->strip = up(max_i64(STRIP_TILES, up(c->tiles, STRIPS)), TILE_ROWS) * TILE_ROWS;
@@ -247,7 +246,8 @@ static Sums sums_of(const Conv *c, const Split *s, Room *r) {
     return at;
 }
 
-/* Halves the rectangle until there is a piece of work for every thread and it fits into the cache and the limit. */
+/* Halves the rectangle, down to a panel by a panel, until there is a piece of work for every thread and it fits into the cache and
+ * the limit. *bytes: what it needs. Is that within the limit? */
 static bool split_of(const Conv *c, size_t limit, Split *s, size_t *bytes) {
     *s = (Split){c->y.c, c->x.c};
     for (;;) {
@@ -255,9 +255,9 @@ static bool split_of(const Conv *c, size_t limit, Split *s, size_t *bytes) {
         sums_of(c, s, &r);
         *bytes = r.used;
         bool shared = up(c->y.c, s->outputs) * up(c->x.c, s->inputs) >= c->threads;
-        if (shared && r.used <= limit && s->outputs * s->inputs <= A_FLOATS / POINTS) return true;
         int64_t *larger = s->outputs >= s->inputs ? &s->outputs : &s->inputs;
-        if (*larger == PANEL) return false;
+        const bool good = shared && r.used <= limit && s->outputs * s->inputs <= A_FLOATS / POINTS;
+        if (good || *larger == PANEL) return r.used <= limit;
         *larger = up(*larger / 2, PANEL) * PANEL;
     }
 }
@@ -299,14 +299,20 @@ static void run_dw(const KArgs *args, const Conv *c, const Split *s, int threads
  * to a third. dw transforms filters only once, at its end. */
 enum { FEW_TILES = 64, FEW_TILES_DW = 28 };
 
+/* One thread's bytes are within the limit, or it is not taken: other threads have no say in that, since they must not change
+ * bits. Neither plan nor split changes any. */
 bool winograd_prepare(const KArgs *args, size_t limit, size_t *bytes) {
     Plan plan;
     Split split;
     if (!op_fits(args)) return false;
-    Conv c = conv_of(args);
+    Conv c = conv_of(args), alone = c;
     bool dw = args->kind == OP_conv2d_dw;
+    alone.threads = 1;
     if (c.tiles < (dw ? FEW_TILES_DW : FEW_TILES)) return false;
-    return dw ? split_of(&c, limit, &split, bytes) : plan_of(args, &c, limit, &plan, bytes);
+    if (!(dw ? split_of(&alone, limit, &split, bytes) : plan_of(args, &alone, limit, &plan, bytes))) return false;
+    if (dw) split_of(&c, limit, &split, bytes);
+    else plan_of(args, &c, limit, &plan, bytes);
+    return true;
 }
 
 int winograd_run(const KArgs *args, Err *e) {

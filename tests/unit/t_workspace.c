@@ -19,12 +19,34 @@ static int prepare(Device *d, const KArgs *args, size_t limit, void **state, siz
     return OK;
 }
 
+/* The same library with several threads, of which each needs as much: it has the same ways, with other states. */
+enum { THREADS = 3 };
+static char slow_all, fast_all;
+
+static int prepare_all(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
+    const int code = prepare(d, args, limit, state, workspace, e);
+    *workspace *= THREADS;
+    if (*state) *state = *state == &fast ? &fast_all : &slow_all;
+    return code;
+}
+
+static const DeviceTable table = {.kind = "none", .alignment = 64, .prepare = prepare};
+static Device device = {.table = &table};
+
+static int alone(Device *d, Device **out, Err *e) {
+    (void)d, (void)e;
+    return *out = &device, OK;
+}
+
+static const DeviceTable table_all = {.kind = "none", .alignment = 64, .prepare = prepare_all, .alone = alone};
+static Device device_all = {.table = &table_all};
+
 typedef struct Found { int slow, fast; size_t arena, bound; } Found;
 
 /* The network's gradients of weights by their ways, and the height of the plan. */
-static Found compiled(const char *text, int64_t batch, size_t limit) {
-    static const DeviceTable table = {.kind = "none", .alignment = 64, .prepare = prepare};
-    static Device device = {.table = &table};
+static Found compiled_on(Device *on, const char *text, int64_t batch, size_t limit) {
+    const bool all = on == &device_all;
+    const size_t times = all ? THREADS : 1;
     Settings s = settings_default();
     Found found = {0, 0, 0, 0};
     Placement place;
@@ -32,15 +54,16 @@ static Found compiled(const char *text, int64_t batch, size_t limit) {
     Err e = {0, ""};
     s.workspace_limit = limit;
     Network *net = net_new(text, "CrossEntropyLoss", shape4(batch, 8, 64, 64), &e);
-    int code = net ? compile(net, &s, &device, NULL, NULL, &p, &e) : e.code;
+    int code = net ? compile(net, &s, on, NULL, NULL, &p, &e) : e.code;
     if (!code) code = placement_build(p, 64, &place, &e);
     network_free(net);
     if (!ok(!code, "%s, batch %d, limit %zu: compiled%s%s", text, (int)batch, limit, code ? ": " : "", e.text))
         return found;
     for (int i = 0; i < p->n_ops; i++) {
         if (p->ops[i].kind != OP_conv2d_dw) continue;
-        found.slow += p->ops[i].state == &slow && p->bufs[p->ops[i].workspace].bytes == LEAST;
-        found.fast += p->ops[i].state == &fast && p->bufs[p->ops[i].workspace].bytes == MOST;
+        const size_t bytes = p->bufs[p->ops[i].workspace].bytes;
+        found.slow += p->ops[i].state == (all ? &slow_all : &slow) && bytes == times * LEAST;
+        found.fast += p->ops[i].state == (all ? &fast_all : &fast) && bytes == times * MOST;
     }
     found.arena = place.arena;
     found.bound = place.persistent + place.plan.lower_bound;
@@ -48,6 +71,8 @@ static Found compiled(const char *text, int64_t batch, size_t limit) {
     program_free(p);
     return found;
 }
+
+static Found compiled(const char *text, int64_t batch, size_t limit) { return compiled_on(&device, text, batch, limit); }
 
 /* The peak is at the large linear layer, or at the first convolution's maps. */
 static const char *const deep = "Sequential{Conv2d(8, 8, 3, padding=same) ReLU Conv2d(8, 8, 3, padding=same) ReLU "
@@ -76,7 +101,20 @@ static void test_peak(void) {
     is_int((long long)f.arena, (long long)f.bound, "the plan is at its bound");
 }
 
+/* Threads need more, but change no choice: within the limit, beyond it below the peak, and at the peak. */
+static void test_threads(void) {
+    const struct { const char *text; int64_t batch; size_t limit; } cases[] = {
+        {deep, 2, LEAST}, {deep, 2, MOST}, {deep, 2, MOST - 1}, {deep, 2, LEAST - 1}, {deep, 2, 0}, {flat, 64, 0}, {flat, 64, MOST}};
+    for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
+        const Found one = compiled(cases[k].text, cases[k].batch, cases[k].limit);
+        const Found all = compiled_on(&device_all, cases[k].text, cases[k].batch, cases[k].limit);
+        ok(one.slow + one.fast > 0 && one.slow == all.slow && one.fast == all.fast, "case %zu: %d slow and %d fast, with threads %d and %d", k,
+           one.slow, one.fast, all.slow, all.fast);
+    }
+}
+
 int main(void) {
+    test_threads();
     test_within();
     test_spare();
     test_peak();
