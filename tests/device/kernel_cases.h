@@ -316,6 +316,7 @@ static const Case cases[] = {
     EACH_BINARY("one for all", ODD, S1(1), ODD), EACH_BINARY("a smaller first", S1(7), ODD, ODD),
     EACH_BINARY("two dimensions", S4(2, 5, 1, 7), S2(6, 7), S4(2, 5, 6, 7)), EACH_BINARY("one element", ONE, ONE, ONE),
     EACH_BINARY("a gate", S4(2, 3, 5, 70), S3(3, 1, 70), S4(2, 3, 5, 70)),
+    EACH_BINARY("small planes", S4(37, 1, 3, 8), S4(37, 11, 1, 8), S4(37, 11, 3, 8)), /* several to a block */
     EACH_BINARY("a first row of many", S3(1, 1, 300), S3(4, 50, 300), S3(4, 50, 300)),
     {"more rows than blocks, sum", OP_reduce, .x = S2(259, 131), .y = S2(259, 1), .plain = true, .attr.reduce = {REDUCE_SUM}},
     {"more rows than blocks, max", OP_reduce, .x = S2(259, 131), .y = S2(259, 1), .plain = true, .attr.reduce = {REDUCE_MAX}},
@@ -397,7 +398,8 @@ static const Case cases[] = {
     BOTH_SOFTMAX("wide", BIG, 1), BOTH_SOFTMAX("channels", IMAGE, 1), BOTH_SOFTMAX("height", IMAGE, 2),
     BOTH_SOFTMAX("steps", S3(3, 40, 5), 1), BOTH_SOFTMAX("features of steps", S3(3, 40, 5), 2),
     BOTH_SOFTMAX("whole words", S2(11, 1032), 1), BOTH_SOFTMAX("half words", S2(9, 4100), 1), /* more rows than an emulated GPU has at once */
-    BOTH_SOFTMAX("longer than registers", S2(2, 8200), 1), BOTH_SOFTMAX("longer than registers, odd", S2(2, 8301), 1),
+    BOTH_SOFTMAX("lines of sixteen warps", S2(3, 8301), 1),
+    BOTH_SOFTMAX("longer than registers", S2(2, 16392), 1), BOTH_SOFTMAX("longer than registers, odd", S2(3, 16501), 1),
     BOTH_TABLE("words", S3(3, 17, 5), S2(3, 17), S2(11, 5), -1, 0),
     BOTH_TABLE("more words than a round has", S3(1, 1101, 3), S2(1, 1101), S2(5, 3), -1, 0),
     BOTH_TABLE("padding", S3(3, 17, 5), S2(3, 17), S2(11, 5), 4, 0),
