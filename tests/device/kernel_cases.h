@@ -354,6 +354,7 @@ static const Case cases[] = {
     {"several panels", OP_linear_q_dx, .x = S2(2, 200), .y = S2(2, 32768), .z = S2(32768, 200), .terms = 32768},
     EACH_DORA("one weight", 1, 1, 1, 1), EACH_DORA("odd", 3, 2, 7, 5), EACH_DORA("whole blocks", 5, 8, 128, 70),
     EACH_DORA("several pieces", 300, 3, 1111, 17), EACH_DORA("many features", 9, 4, 33, 1037),
+    EACH_DORA("many ranks", 2, 41, 264, 70),
     {"steps", OP_dora, .x = S3(2, 3, 10), .z = S1(10)}, {"steps", OP_dora_dm, .x = S3(2, 3, 10), .z = S1(10)},
     PERMUTE("transposed", S2(33, 70), S2(70, 33), L2(1, 0)), PERMUTE("rows move", S3(5, 9, 40), S3(9, 5, 40), L3(1, 0, 2)),
     PERMUTE("all", S4(2, 7, 3, 5), S4(5, 2, 3, 7), L4(3, 0, 2, 1)), PERMUTE("heads", S4(2, 31, 4, 16), S4(2, 4, 31, 16),
