@@ -16,6 +16,7 @@ typedef struct Case {
     int infinity_at;       /* grad_check: the element that is infinite, + 1; 0: none */
     bool plain;            /* 4 dimensions lie in PyTorch's order */
     int terms;             /* of the sum that one result is, where a library may add up tens of thousands one after the other; 0: fewer */
+    int limit;             /* bytes of workspace, at most; 0: many */
 } Case;
 
 /* One operand is two letters. Type: f the case's, g the case's other one (both run through all types, but not two
@@ -607,6 +608,10 @@ static const Case cases[] = {
     {"tall", OP_adafactor, .x = S2(1031, 7), .y = S2(1031, 1), .z = S2(1, 7),
      RULE(.lr = 0.1f, .eps = 1e-7f, .eps2 = 1e-3f, .beta2_decay = -0.8f, .d = 2), .state = {1, 0, 0, 5},
      .absent_in = PLAIN_IN, .absent_out = 8 | 16},
+    {"several tiles, master", OP_adafactor, .x = S2(150, 264), .y = S2(150, 1), .z = S2(1, 264),
+     ADAFACTOR(1e-7f, .d = 1, .weight_decay = 0.1f), .absent_in = 8, .absent_out = 8},
+    {"little room", OP_adafactor, .x = S2(70, 68), .y = S2(70, 1), .z = S2(1, 68), ADAFACTOR(1e-7f, .d = 1), .absent_in = 8,
+     .absent_out = 8 | 16, .limit = 1},
     {"flattened image", OP_adafactor, .x = S2(9, 105), .y = S2(9, 1), .z = S2(1, 105), ADAFACTOR(1e-7f, .d = 2),
      .absent_in = PLAIN_IN, .absent_out = 8 | 16, .order = {3, 5, 7}},
     {"image", OP_adafactor, .x = IMAGE, .y = S4(2, 3, 5, 1), .z = S4(2, 3, 1, 7), ADAFACTOR(1e-7f, .d = 1),

@@ -170,7 +170,7 @@ static void run(Bench *b, bool inplace, bool misaligned) {
         else a.out[k - OP_IN] = v;
     }
     if (inplace) a.out[0].data = a.in[0].data;
-    if (apply(&to, &a, LIMIT, &e) != OK) PROBLEM(b, "the kernel failed: %s", e.text);
+    if (apply(&to, &a, b->c->limit ? (size_t)b->c->limit : LIMIT, &e) != OK) PROBLEM(b, "the kernel failed: %s", e.text);
     if (inplace) memcpy(storage(&b->operand[OP_IN]), a.out[0].data, b->operand[OP_IN].bytes);
 }
 
