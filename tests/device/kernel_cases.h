@@ -400,7 +400,7 @@ static const Case cases[] = {
     BOTH_SOFTMAX("wide", BIG, 1), BOTH_SOFTMAX("channels", IMAGE, 1), BOTH_SOFTMAX("height", IMAGE, 2),
     BOTH_SOFTMAX("steps", S3(3, 40, 5), 1), BOTH_SOFTMAX("features of steps", S3(3, 40, 5), 2),
     BOTH_SOFTMAX("whole words", S2(11, 1032), 1), BOTH_SOFTMAX("half words", S2(9, 4100), 1), /* more rows than an emulated GPU has at once */
-    BOTH_SOFTMAX("lines of sixteen warps", S2(3, 8301), 1),
+    BOTH_SOFTMAX("lines of sixteen warps", S2(3, 8301), 1), BOTH_SOFTMAX("just longer than a warp", S2(9, 1021), 1),
     BOTH_SOFTMAX("longer than registers", S2(2, 16392), 1), BOTH_SOFTMAX("longer than registers, odd", S2(3, 16501), 1),
     BOTH_TABLE("words", S3(3, 17, 5), S2(3, 17), S2(11, 5), -1, 0),
     BOTH_TABLE("more words than a round has", S3(1, 1101, 3), S2(1, 1101), S2(5, 3), -1, 0),
