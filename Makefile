@@ -74,10 +74,10 @@ CUDA_MISSING := $(if $(NVCC),$(if $(wildcard $(CUDA)/include/cudnn.h /usr/includ
 CUDA_LACK := $(or $(CUDA_MISSING),$(if $(CUDA_WANTED),,no GPU is here (make cuda builds it all the same)))
 CUDA_PLUGIN = $(if $(CUDA_LACK),,$(BUILD)/memtide_cuda.so)
 # GPUs that the plugin has machine code for: the one that is here, else compute capability 9.0; "all": each kind from Turing to
-# Blackwell. Code for 8.0 runs on 8.x, too, that for 10.0 on 10.3, that for 12.0 on 12.1. For later GPUs the driver compiles the PTX of
-# the newest one.
+# Blackwell. Code for 8.0 runs on 8.x, too, that for 10.0 on 10.3, that for 12.0 on 12.1; 11.0 (Jetson Thor) has its own. For later GPUs
+# the driver compiles the PTX of the newest one.
 CUDA_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x '[0-9]*'),90)
-override CUDA_ARCHS := $(shell printf '%s\n' $(patsubst all,75 80 86 89 90 100 120,$(CUDA_ARCHS)) | sort -nu)
+override CUDA_ARCHS := $(shell printf '%s\n' $(patsubst all,75 80 86 89 90 100 110 120,$(CUDA_ARCHS)) | sort -nu)
 
 # The planning library asks cuDNN about GPUs that are not here. It is plain C: wherever the headers of cuDNN and CUDA are, with
 # or without nvcc; CUDNN and CUDNN_LIB say where else to look.

@@ -45,6 +45,13 @@ static void norm_piece(const KArgs *a, int64_t begin, int64_t end) {
     }
 }
 
+int k_cpu_dora_norm_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
+    (void)a, (void)limit, (void)e;
+    *state = NULL;
+    *workspace = 0;
+    return OK;
+}
+
 int k_cpu_dora_norm(const KArgs *a, Err *e) {
     (void)e;
     assert(a->dora_norm.b.shape.dim[1] == a->dora_norm.a.shape.dim[0] && operand_is_vector(&a->dora_norm.norm, a->dora_norm.b.shape.dim[0]));

@@ -1,8 +1,11 @@
 /* adafactor.cu: Adafactor's update. It computes the means of squares per row and per column, the size of the update,
  * then the update. A small parameter is one block's, and many of them one launch (queue.h). Of a large one each of the three is a
- * kernel or more; long sums are made in parts that follow from the shape alone and are added in order. Its workspace:
+ * kernel or more; long sums are made in parts that follow from the shape alone and are added in order. A single matrix is read three
+ * times, as the mathematics wants it; others once more, since the means of rows and of columns are made one after the other. The
+ * workspace:
  *
- *   Scalars | the weights' and the update's squares [2][size_parts] | parts of the means [mean_parts][items] */
+ *   Scalars | the weights' and the update's squares [2][size_parts] | parts of the means [mean_parts][items], or of a matrix's
+ *   [blocks across][rows] and [blocks down][columns] */
 #include "channels.h"
 #include "program/adafactor.h"
 #include "queue.h"
@@ -43,9 +46,35 @@ struct Jobs {
 
 static_assert(sizeof(Jobs) <= PARAMETER_BYTES, "kernel parameters");
 
+/* How blocks share a single matrix: `across` threads of one or four columns each, side by side, in a block. Its rows are cut into parts of
+ * MATRIX_ROWS at least: so what belongs to the columns is little beside them. All of it follows from the shape alone. */
+typedef struct Tiling { unsigned across; dim3 grid; } Tiling;
+enum { MATRIX_ROWS = 64 };
+
+static bool is_matrix(const KArgs *a, const AdafactorShape &f) { return a->adafactor.w.shape.rank > 1 && f.outer * f.inner == 1; }
+
+/* QUAD: of fp32, 16 bytes */
+static int matrix_lanes(const AdafactorShape &f) { return f.columns % QUAD ? 1 : QUAD; }
+
+static Tiling matrix_tiling(const AdafactorShape &f) {
+    const unsigned across = columns_across(f.columns, matrix_lanes(f), WARP);
+    const int64_t each = (int64_t)across * matrix_lanes(f);
+    return {across, dim3((unsigned)((f.columns + each - 1) / each), (unsigned)columns_cut(f.rows, f.columns, each, MATRIX_ROWS))};
+}
+
+/* The workspace for both means of a matrix at once */
+static size_t matrix_bytes(const AdafactorShape &f) {
+    const Tiling t = matrix_tiling(f);
+    return (size_t)((int64_t)t.grid.x * f.rows + (int64_t)t.grid.y * f.columns) * sizeof(double);
+}
+
 /* Blocks that share the sums over all elements; the bytes of workspace before the parts of the means */
-static int size_parts(int64_t count) { return (int)sum_parts(count, sizeof(double), PARTS_MAX * sizeof(double)); }
-static size_t head_bytes(int64_t count) { return sizeof(Scalars) + 2 * (size_t)size_parts(count) * sizeof(double); }
+static int size_parts(const KArgs *a) {
+    const AdafactorShape f = adafactor_of(a);
+    if (!is_matrix(a, f)) return (int)sum_parts(a->adafactor.w.count, sizeof(double), PARTS_MAX * sizeof(double));
+    return (int)(matrix_tiling(f).grid.x * matrix_tiling(f).grid.y);
+}
+static size_t head_bytes(const KArgs *a) { return sizeof(Scalars) + 2 * (size_t)size_parts(a) * sizeof(double); }
 
 /* ---- means along the middle of (before, terms, after) */
 
@@ -99,8 +128,14 @@ static __global__ void mean_finish(Job j, Elements mean, Middle m, const double 
     mean_store(s, mean, item, sum / (double)m.terms);
 }
 
+/* Adds up n sums of parts of each mean. */
+static int finish_run(const KArgs *a, Err *e, const Job &j, const Elements &mean, const Middle &m, const double *parts, int n) {
+    const unsigned blocks = (unsigned)((m.before * m.after + FINISH_THREADS - 1) / FINISH_THREADS);
+    return launch_op(a, e, mean_finish, blocks, FINISH_THREADS, j, mean, m, parts, n);
+}
+
 static int mean_run(const KArgs *a, Err *e, const Job &j, const Elements &mean, const Middle &m) {
-    const size_t head = head_bytes(j.t.count);
+    const size_t head = head_bytes(a);
     const int parts = mean_parts(m, a->workspace_bytes - head);
     const int64_t items = m.before * m.after, blocks = m.after == 1 ? items : (items + WARP - 1) / WARP;
     const dim3 grid(blocks_for(a, blocks, 1), (unsigned)parts);
@@ -108,8 +143,7 @@ static int mean_run(const KArgs *a, Err *e, const Job &j, const Elements &mean, 
     int code = m.after == 1 ? launch_op(a, e, mean_kernel<true>, grid, dim3(ELEMENT_THREADS), j, mean, m, at)
                             : launch_op(a, e, mean_kernel<false>, grid, dim3(WARP, CHANNEL_ROWS), j, mean, m, at);
     if (code || parts == 1) return code;
-    const unsigned finish = (unsigned)((items + FINISH_THREADS - 1) / FINISH_THREADS);
-    return launch_op(a, e, mean_finish, finish, FINISH_THREADS, j, mean, m, (const double *)at, parts);
+    return finish_run(a, e, j, mean, m, at, parts);
 }
 
 /* Of a small parameter, by one block: a warp adds up an item, or a thread where there are few terms. */
@@ -220,6 +254,95 @@ static __global__ void __launch_bounds__(ELEMENT_THREADS) apply_kernel(Job j) {
     apply(block_step(j.head), j.t, j.scalars, share_of_grid());
 }
 
+/* ---- a single matrix: threads walk down the rows of their columns */
+
+/* What belongs to a column */
+struct ColumnMean {
+    enum { PARAMS = 1 };
+    Elements column;
+    __device__ void prepare(int64_t c, float *params) const { params[0] = element_at(column, c); }
+};
+
+/* Calls each(row, inside) for the rows of the block's part, IN_FLIGHT at a time and one after the other: all threads of a warp as
+ * often. inside: the row is there, and so are the thread's columns. before(k, row): to load what the k-th of these calls wants */
+template <typename Before, typename Each>
+static __device__ inline void matrix_walk(const AdafactorShape &f, int64_t c, Before before, Each each) {
+    const int64_t part = (f.rows + gridDim.y - 1) / gridDim.y, begin = part * blockIdx.y, step = blockDim.y;
+    const int64_t end = begin + part < f.rows ? begin + part : f.rows;
+    for (int64_t top = begin; top < end; top += IN_FLIGHT * step) {
+        UNROLLED(IN_FLIGHT)
+        for (int k = 0; k < IN_FLIGHT; k++)
+            if (top + k * step + threadIdx.y < end && c < f.columns) before(k, top + k * step + threadIdx.y);
+        UNROLLED(IN_FLIGHT)
+        for (int k = 0; k < IN_FLIGHT; k++) {
+            const int64_t row = top + k * step + threadIdx.y;
+            each(k, row, row < end && c < f.columns);
+        }
+    }
+}
+
+template <int N> static __device__ inline int64_t first_column() { return ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; }
+
+/* of_rows[blocks across][rows], of_columns[blocks down][columns]: sums of squares */
+template <int N>
+static __global__ void __launch_bounds__(COLUMN_THREADS, 2) matrix_means(Job j, bool whole, double *of_rows, double *of_columns) {
+    const AdafactorShape &f = j.t.f;
+    const int64_t c = first_column<N>();
+    double sum[N][1] = {};
+    float g[IN_FLIGHT][N];
+    if (j.head.state->overflow) return;
+    const float unscale = block_step(j.head).unscale;
+    matrix_walk(f, c, [&](int k, int64_t row) { some_load<N>(j.t.g, row * f.columns + c, j.t.count, whole, g[k]); },
+                [&](int k, int64_t row, bool inside) {
+                    double of_row = 0;
+                    for (int n = 0; n < N && inside; n++) {
+                        const double x = (double)(g[k][n] * unscale);
+                        sum[n][0] += x * x;
+                        of_row += x * x;
+                    }
+                    for (unsigned bit = blockDim.x / 2; bit; bit /= 2) of_row += __shfl_xor_sync(0xffffffffu, of_row, bit);
+                    if (inside && threadIdx.x == 0) of_rows[blockIdx.x * f.rows + row] = of_row;
+                });
+    channels_store<N, 1>(of_columns, f.columns, sum);
+}
+
+/* APPLY: the update; else its size, and the weights' */
+template <int N, bool APPLY> static __global__ void __launch_bounds__(COLUMN_THREADS, 2) matrix_update(Job j, bool whole) {
+    const AdafactorShape &f = j.t.f;
+    const Factors &t = j.t;
+    const int64_t c = first_column<N>();
+    float g[IN_FLIGHT][N], w[IN_FLIGHT][N], of_row[IN_FLIGHT], of_column[N][1] = {};
+    Sizes sizes = {0, 0};
+    if (j.head.state->overflow) return;
+    const OptimStep &s = block_step(j.head);
+    const float keep = 1.0f - s.rule.lr * s.rule.weight_decay, rate = APPLY ? j.scalars->rate : 0, mean = j.scalars->mean;
+    params_load<N>(ColumnMean{t.column}, f.columns, of_column);
+    matrix_walk(f, c,
+                [&](int k, int64_t row) {
+                    some_load<N>(t.g, row * f.columns + c, t.count, whole, g[k]);
+                    some_load<N>(t.weight, row * f.columns + c, t.count, whole, w[k]);
+                    of_row[k] = element_at(t.row, row);
+                },
+                [&](int k, int64_t row, bool inside) {
+                    if (!inside) return;
+                    for (int n = 0; n < N; n++) {
+                        const float u = g[k][n] * s.unscale / adafactor_root(of_row[k] * of_column[n][0] / mean, t.eps);
+                        sizes.weight += (double)w[k][n] * (double)w[k][n];
+                        sizes.update += (double)u * (double)u;
+                        w[k][n] = w[k][n] * keep - rate * u;
+                    }
+                    if (!APPLY) return;
+                    some_store<N>(t.weight, row * f.columns + c, t.count, whole, w[k]);
+                    if (t.copy.data) some_store<N>(t.copy, row * f.columns + c, t.count, whole, w[k]);
+                });
+    if (APPLY) return;
+    const Sizes all = {block_sum(sizes.weight), block_sum(sizes.update)};
+    if (threadIdx.x || threadIdx.y) return;
+    const unsigned block = blockIdx.y * gridDim.x + blockIdx.x;
+    j.sums[block] = all.weight;
+    j.sums[gridDim.x * gridDim.y + block] = all.update;
+}
+
 static __host__ __device__ inline Middle rows_of(const AdafactorShape &f) { return {f.outer * f.rows, f.columns, f.inner}; }
 static __host__ __device__ inline Middle columns_of(const AdafactorShape &f) { return {f.outer, f.rows, f.columns * f.inner}; }
 static __host__ __device__ inline Middle vector_of(const Factors &t) { return {1, 1, t.count}; }
@@ -253,12 +376,16 @@ static __global__ void __launch_bounds__(ELEMENT_THREADS) small_kernel(const __g
 
 extern "C" int k_cuda_adafactor_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *) {
     const AdafactorShape f = adafactor_of(a);
-    const int64_t count = a->adafactor.w.count;
-    const size_t head = count <= SMALL ? 0 : head_bytes(count);
+    const size_t head = a->adafactor.w.count <= SMALL ? 0 : head_bytes(a);
     *state = NULL;
     *workspace = head;
+    if (!head || a->adafactor.w.shape.rank == 1) return OK;
+    if (is_matrix(a, f) && head + matrix_bytes(f) <= limit) {
+        *workspace = head + matrix_bytes(f);
+        return OK;
+    }
     const Middle both[2] = {rows_of(f), columns_of(f)};
-    for (int k = 0; k < 2 && head && a->adafactor.w.shape.rank > 1; k++) {
+    for (int k = 0; k < 2; k++) {
         const int parts = mean_parts(both[k], limit > head ? limit - head : 0);
         const size_t bytes = head + (size_t)(both[k].before * both[k].after) * (size_t)parts * sizeof(double);
         if (parts > 1 && bytes > *workspace) *workspace = bytes;
@@ -283,22 +410,47 @@ static Factors factors_of(const KArgs *a) {
     return t;
 }
 
+/* Both means of a matrix at once */
+static int matrix_means_run(const KArgs *a, Err *e, const Job &j, const Tiling &tiling, bool whole) {
+    const AdafactorShape &f = j.t.f;
+    double *const of_rows = (double *)((char *)a->workspace + head_bytes(a)), *const of_columns = of_rows + tiling.grid.x * f.rows;
+    int code = launch_op(a, e, matrix_lanes(f) > 1 ? matrix_means<QUAD> : matrix_means<1>, tiling.grid,
+                         dim3(tiling.across, COLUMN_THREADS / tiling.across), j, whole, of_rows, of_columns);
+    if (!code) code = finish_run(a, e, j, j.t.row, rows_of(f), of_rows, (int)tiling.grid.x);
+    return code ? code : finish_run(a, e, j, j.t.column, columns_of(f), of_columns, (int)tiling.grid.y);
+}
+
 static int means_run(const KArgs *a, Err *e, const Job &j) {
     if (j.t.variance.data) return mean_run(a, e, j, j.t.variance, vector_of(j.t));
-    int code = mean_run(a, e, j, j.t.row, rows_of(j.t.f));
-    if (!code) code = mean_run(a, e, j, j.t.column, columns_of(j.t.f));
-    if (!code && j.t.f.outer * j.t.f.inner == 1) code = launch_op(a, e, matrix_kernel, 1, ELEMENT_THREADS, j);
-    return code;
+    const int code = mean_run(a, e, j, j.t.row, rows_of(j.t.f));
+    return code ? code : mean_run(a, e, j, j.t.column, columns_of(j.t.f));
+}
+
+template <bool APPLY> static int matrix_update_run(const KArgs *a, Err *e, const Job &j, const Tiling &tiling, bool whole) {
+    return launch_op(a, e, matrix_lanes(j.t.f) > 1 ? matrix_update<QUAD, APPLY> : matrix_update<1, APPLY>, tiling.grid,
+                     dim3(tiling.across, COLUMN_THREADS / tiling.across), j, whole);
+}
+
+static int matrix_run(const KArgs *a, const Job &j, Err *e) {
+    const Tiling tiling = matrix_tiling(j.t.f);
+    const Elements all[] = {j.t.g, j.t.weight, j.t.copy};
+    bool whole = true;
+    for (const Elements &x : all) whole = whole && (!x.data || elements_aligned(x));
+    int code = a->workspace_bytes >= head_bytes(a) + matrix_bytes(j.t.f) ? matrix_means_run(a, e, j, tiling, whole) : means_run(a, e, j);
+    if (!code) code = launch_op(a, e, matrix_kernel, 1, ELEMENT_THREADS, j);
+    if (!code) code = matrix_update_run<false>(a, e, j, tiling, whole);
+    if (!code) code = launch_op(a, e, size_finish, 1, ELEMENT_THREADS, j, size_parts(a));
+    return code ? code : matrix_update_run<true>(a, e, j, tiling, whole);
 }
 
 static int large_run(const KArgs *a, const Factors &t, Err *e) {
     Scalars *const scalars = (Scalars *)a->workspace;
     const Job j = {update_head(a), t, scalars, (double *)(scalars + 1)};
-    const int parts = size_parts(t.count);
-    assert(a->workspace_bytes >= head_bytes(t.count));
+    assert(a->workspace_bytes >= head_bytes(a));
+    if (is_matrix(a, t.f)) return matrix_run(a, j, e);
     int code = means_run(a, e, j);
-    if (!code) code = launch_op(a, e, size_kernel, (unsigned)parts, ELEMENT_THREADS, j);
-    if (!code) code = launch_op(a, e, size_finish, 1, ELEMENT_THREADS, j, parts);
+    if (!code) code = launch_op(a, e, size_kernel, (unsigned)size_parts(a), ELEMENT_THREADS, j);
+    if (!code) code = launch_op(a, e, size_finish, 1, ELEMENT_THREADS, j, size_parts(a));
     return code ? code : launch_op(a, e, apply_kernel, blocks_for(a, t.count, ELEMENT_THREADS), ELEMENT_THREADS, j);
 }
 

@@ -4,7 +4,8 @@
 #include "columns.h"
 #include "lanes.h"
 
-enum { THREADS = COLUMN_THREADS, GROUPS = 8, LANES = COLUMN_LANES };
+/* SUM_PAD: what a warp writes to shared memory, and what it reads, lies in different banks. */
+enum { THREADS = COLUMN_THREADS, GROUPS = 8, LANES = COLUMN_LANES, SUM_PAD = 4 };
 
 typedef enum Mode { MODE_ACT, MODE_ACT_DX, MODE_SUM } Mode;
 
@@ -54,15 +55,15 @@ static __device__ void row_step(const Columns &c, int64_t at, const Row<N> &row,
 
 /* Adds up the block's rows of threads, in order, and stores the sums. */
 template <int N> static __device__ void block_sum(const Columns &c, int64_t column, const float *acc) {
-    __shared__ float all[THREADS * N];
+    __shared__ float all[N][THREADS + SUM_PAD];
     const int width = (int)blockDim.x * N, thread = (int)(threadIdx.y * blockDim.x + threadIdx.x);
-    for (int n = 0; n < N; n++) all[thread * N + n] = acc[n];
+    for (int n = 0; n < N; n++) all[n][thread] = acc[n];
     __syncthreads();
     const int64_t first = column - (int64_t)threadIdx.x * N; /* of the block */
     for (int k = thread; k < width; k += THREADS) {
         if (first + k >= c.columns) break;
         float sum = 0.0f;
-        for (int y = 0; y < (int)blockDim.y; y++) sum += all[y * width + k];
+        for (int y = 0; y < (int)blockDim.y; y++) sum += all[k % N][y * (int)blockDim.x + k / N];
         if (c.partial) c.partial[blockIdx.y * c.columns + first + k] = sum;
         else dtype_store(c.sum_type, c.sum, (size_t)(first + k), sum);
     }

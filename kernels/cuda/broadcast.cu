@@ -1,5 +1,5 @@
-/* broadcast.cu: y = x s or x + s, where s is broadcast over a run of dimensions (core/math/broadcast.h), and the
- * gradient of s, a sum over the run. x is seen as rows of `inner` elements, of which `run` share a row of s. */
+/* broadcast.cu: the gradient of an operand s that is broadcast over a run of dimensions (core/math/broadcast.h): a sum over the run.
+ * dy is seen as rows of `inner` elements, of which `run` share a row of s. The op itself is in tensor.cu. */
 #include "sums.h"
 
 static Broadcast of(const View *x, const View *s) {
@@ -8,37 +8,6 @@ static Broadcast of(const View *x, const View *s) {
     assert(fits);
     return (void)fits, r;
 }
-
-struct BroadcastOver {
-    enum { INPUTS = 1 };
-    Broadcast r;
-    Elements s;
-    bool whole, add; /* whole: quads of x lie beside quads of a row of s */
-    __device__ void four(float *y, const float (*x)[QUAD], int64_t begin) const {
-        const int64_t row = begin / r.inner;
-        int64_t outer = row / r.run, k = row % r.run, c = begin % r.inner;
-        float values[QUAD];
-        if (whole) lanes_load<QUAD>(s.type, s.data, outer * r.inner + c, values);
-        for (int i = 0; i < QUAD && !whole; i++) {
-            values[i] = outer < r.outer ? element_at(s, outer * r.inner + c) : 0.0f; /* after the end of x */
-            if (++c < r.inner) continue;
-            c = 0;
-            if (++k == r.run) k = 0, outer++;
-        }
-        for (int i = 0; i < QUAD; i++) y[i] = add ? x[0][i] + values[i] : x[0][i] * values[i];
-    }
-};
-
-int k_cuda_broadcast(const KArgs *a, Err *e) {
-    ElementsOf<1> x = {{elements_of(&a->broadcast.x)}};
-    assert(a->broadcast.x.count == a->broadcast.y.count && operand_is_float(&a->broadcast.s));
-    const Elements s = elements_of(&a->broadcast.s);
-    const Broadcast r = of(&a->broadcast.x, &a->broadcast.s);
-    const bool whole = r.inner % QUAD == 0 && elements_aligned(s);
-    return elements_run(a, e, BroadcastOver{r, s, whole, a->attr->broadcast.add != 0}, x);
-}
-
-/* ---- the gradient of s */
 
 typedef struct Sums { Elements dy, x, ds; Broadcast r; } Sums;
 

@@ -112,20 +112,22 @@ static __device__ inline void channels_add(const F &f, const ElementsOf<F::INPUT
     }
 }
 
-/* Adds up the block's rows of threads, in order, and stores the sums in parts[part][SUMS][C]. */
-template <int N>
-static __device__ inline void channels_store(double *parts, int64_t channels, const double (*sum)[SUMS]) {
-    __shared__ double all[COLUMN_THREADS * N];
+/* Adds up the block's rows of threads, in order, and stores the sums in parts[part][K][C]. SUM_PAD: what half a warp writes, and what
+ * it reads, lies in different banks. */
+enum { SUM_PAD = 2 };
+template <int N, int K>
+static __device__ inline void channels_store(double *parts, int64_t channels, const double (*sum)[K]) {
+    __shared__ double all[N][COLUMN_THREADS + SUM_PAD];
     const int width = (int)blockDim.x * N, thread = (int)(threadIdx.y * blockDim.x + threadIdx.x);
     const int64_t first = (int64_t)blockIdx.x * width;
-    for (int k = 0; k < SUMS; k++) {
+    for (int k = 0; k < K; k++) {
         __syncthreads(); /* the sum before may still be read */
-        for (int n = 0; n < N; n++) all[thread * N + n] = sum[n][k];
+        for (int n = 0; n < N; n++) all[n][thread] = sum[n][k];
         __syncthreads();
         for (int i = thread; i < width && first + i < channels; i += COLUMN_THREADS) {
             double down = 0;
-            for (int y = 0; y < (int)blockDim.y; y++) down += all[y * width + i];
-            parts[((int64_t)blockIdx.y * SUMS + k) * channels + first + i] = down;
+            for (int y = 0; y < (int)blockDim.y; y++) down += all[i % N][y * (int)blockDim.x + i / N];
+            parts[((int64_t)blockIdx.y * K + k) * channels + first + i] = down;
         }
     }
 }
@@ -142,7 +144,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, 2)
         f.row(row, c, of_row);
         channels_add<N>(f, x, pieces, params, of_row, sum);
     });
-    channels_store<N>(parts, channels, sum);
+    channels_store<N, SUMS>(parts, channels, sum);
 }
 
 /* Enqueues the first kernel, which leaves channel_parts(rows, channels) parts in the workspace. pieces: a thread may have
@@ -203,10 +205,10 @@ template <typename F>
 static inline int by_channel_run(const KArgs *a, Err *e, F f, ElementsOf<F::INPUTS> x, int64_t rows, int64_t channels) {
     const ElementsOf<1> y = {{elements_of(&a->out[0])}};
     const int lanes = rows_fit(x, channels) && rows_fit(y, channels) ? COLUMN_LANES : 1;
-    const unsigned across = columns_across(channels, lanes);
+    const unsigned across = columns_across(channels, lanes, WARP);
     const int64_t each = (int64_t)across * lanes;
     const dim3 grid((unsigned)((channels + each - 1) / each),
-                    (unsigned)min_i64(columns_parts(rows, channels), (rows + BY_CHANNEL_ROWS - 1) / BY_CHANNEL_ROWS));
+                    (unsigned)columns_cut(rows, channels, each, BY_CHANNEL_ROWS));
     assert(operand_is_float(&a->out[0]) && a->out[0].count == rows * channels);
     return launch_op(a, e, lanes > 1 ? by_channel_kernel<COLUMN_LANES, F> : by_channel_kernel<1, F>, grid,
                      dim3(across, COLUMN_THREADS / across), f, y.at[0], x, rows, channels);

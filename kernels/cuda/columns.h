@@ -7,25 +7,33 @@
 
 #include "launch.h"
 
-/* COLUMN_BLOCKS: two for each multiprocessor of the largest GPUs. IN_FLIGHT: rows that a thread loads at once. */
-enum { COLUMN_THREADS = 256, COLUMN_BLOCKS = 264, COLUMN_LANES = 8, IN_FLIGHT = 4 };
+/* COLUMN_BLOCKS: two for each multiprocessor of the largest GPUs. IN_FLIGHT: rows that a thread loads at once.
+ * COLUMN_ACROSS: threads that a block of sums has across. They read 128 bytes of 16 bits, whole lines of the cache; a wider block would
+ * have fewer rows, and there would be more sums of parts to write and to read. COLUMN_TURNS: times IN_FLIGHT, rows of a thread */
+enum { COLUMN_THREADS = 256, COLUMN_BLOCKS = 264, COLUMN_LANES = 8, IN_FLIGHT = 4, COLUMN_ACROSS = 8, COLUMN_TURNS = 2 };
 
-/* x for threads that have `lanes` channels each: a power of two, so that blocks are full */
-static inline unsigned columns_across(int64_t channels, int lanes) {
+/* x for threads that have `lanes` channels each: a power of two, at most `most`, so that blocks are full */
+static inline unsigned columns_across(int64_t channels, int lanes, unsigned most) {
     unsigned x = 1;
-    while (x < WARP && x * (unsigned)lanes < channels) x *= 2;
+    while (x < most && x * (unsigned)lanes < channels) x *= 2;
     return x;
 }
 
 /* x of sums. Tensors that do not lie in 16-byte words have the same one: so the order of the sums is the same, too, and it is
  * known before a tensor's place is. */
-static inline unsigned columns_width(int64_t channels) { return columns_across(channels, COLUMN_LANES); }
+static inline unsigned columns_width(int64_t channels) { return columns_across(channels, COLUMN_LANES, COLUMN_ACROSS); }
 
-/* How many parts the rows are cut into: at least 1, at most COLUMN_BLOCKS */
-static inline int64_t columns_parts(int64_t rows, int64_t channels) {
+/* How many parts the rows are cut into, where a block has `each` channels: at least 1, at most COLUMN_BLOCKS, of `least` rows or
+ * more */
+static inline int64_t columns_cut(int64_t rows, int64_t channels, int64_t each, int64_t least) {
     assert(rows > 0 && channels > 0);
-    const int64_t x = columns_width(channels), each = COLUMN_LANES * x, y = COLUMN_THREADS / x * IN_FLIGHT;
-    return min_i64(max_i64(COLUMN_BLOCKS / ((channels + each - 1) / each), 1), (rows + y - 1) / y);
+    return min_i64(max_i64(COLUMN_BLOCKS / ((channels + each - 1) / each), 1), (rows + least - 1) / least);
+}
+
+/* Of sums */
+static inline int64_t columns_parts(int64_t rows, int64_t channels) {
+    const int64_t x = columns_width(channels);
+    return columns_cut(rows, channels, COLUMN_LANES * x, COLUMN_THREADS / x * IN_FLIGHT * COLUMN_TURNS);
 }
 
 /* Blocks where a thread has `lanes` channels, and their threads */

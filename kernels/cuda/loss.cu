@@ -90,43 +90,25 @@ static __device__ inline int lane_index() { return (int)(threadIdx.x % WARP); }
 static __device__ inline int64_t first_row() { return (int64_t)blockIdx.x * LOSS_WARPS + threadIdx.x / WARP; }
 static __device__ inline int64_t row_stride() { return (int64_t)gridDim.x * LOSS_WARPS; }
 
-/* Where a row of x lies, and what a warp may read beside it: its elements are [first, end). Pieces of LANES begin where words do, not
- * where rows do; one that is not the row's alone is loaded as a word if it lies in [0, room), and what is not the row's is dropped.
- * In a kernel that writes x no other row may be read. */
-typedef struct LogitRow { int64_t first, end, room; bool aligned; } LogitRow;
-
-static __device__ inline LogitRow logit_row(Elements x, int64_t n, int64_t rows, int64_t classes, bool read_only) {
-    return LogitRow{n * classes, (n + 1) * classes, read_only ? rows * classes : 0, lanes_aligned<LANES>(x.type, x.data)};
-}
-
-/* The piece from `begin` on, a multiple of LANES; `absent` where it is not the row's */
-static __device__ inline void logits_load(Elements x, const LogitRow &r, int64_t begin, float absent, float *values) {
-    const bool own = begin >= r.first && begin + LANES <= r.end;
-    if (r.aligned && (own || begin + LANES <= r.room)) {
-        lanes_load<LANES>(x.type, x.data, begin, values);
-        for (int i = 0; i < LANES && !own; i++)
-            if (begin + i < r.first || begin + i >= r.end) values[i] = absent;
-        return;
-    }
-    for (int i = 0; i < LANES; i++)
-        values[i] = begin + i >= r.first && begin + i < r.end ? element_at(x, begin + i) : absent;
+static __device__ inline RowSpan logit_row(Elements x, int64_t n, int64_t rows, int64_t classes, bool read_only) {
+    return RowSpan{n * classes, (n + 1) * classes, read_only ? rows * classes : 0, lanes_aligned<LANES>(x.type, x.data)};
 }
 
 /* Of a row, by a warp, which reads it once. The loads of EXP_PIECES are under way together. */
 enum { EXP_PIECES = 2 };
-static __device__ inline ExpSum exp_sum_row(Elements x, const LogitRow &r) {
+static __device__ inline ExpSum exp_sum_row(Elements x, const RowSpan &r) {
     ExpSum mine = exp_sum_none();
     for (int64_t at = r.first / LANES * LANES + lane_index() * LANES; at < r.end; at += EXP_PIECES * WARP * LANES) {
         float values[EXP_PIECES][LANES];
         UNROLLED(EXP_PIECES)
-        for (int k = 0; k < EXP_PIECES; k++) logits_load(x, r, at + k * WARP * LANES, -INFINITY, values[k]);
+        for (int k = 0; k < EXP_PIECES; k++) span_load(x, r, at + k * WARP * LANES, -INFINITY, values[k]);
         UNROLLED(EXP_PIECES)
         for (int k = 0; k < EXP_PIECES; k++) exp_sum_add(&mine, values[k], LANES);
     }
     return row_exp_sum(mine, row_lane(1));
 }
 
-static __device__ inline Softmax softmax_row(const LossAttr *attr, bool ignored, Elements x, const LogitRow &r) {
+static __device__ inline Softmax softmax_row(const LossAttr *attr, bool ignored, Elements x, const RowSpan &r) {
     if (ignored || attr->log) return Softmax{0, 0};
     const ExpSum s = exp_sum_row(x, r);
     return Softmax{s.max, (float)log(s.sum)};
@@ -253,14 +235,14 @@ static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements ta
         const int64_t first = n * classes, end = first + classes;
         const int32_t label = t[n];
         const bool ignored = label == to.attr.ignore_index;
-        const LogitRow row = logit_row(x, n, rows, classes, false);
+        const RowSpan row = logit_row(x, n, rows, classes, false);
         Softmax s = to.stats ? to.stats[n] : softmax_row(&to.attr, ignored, x, row);
         float mass = ignored ? 0 : loss_mass(&to.attr, to.w, label, all, all_classes, s);
         __syncwarp(); /* dx may be x, which other lanes have read */
         for (int64_t at = first / LANES * LANES + lane_index() * LANES; at < end; at += SLOPE_PIECES * WARP * LANES) {
             float values[SLOPE_PIECES][LANES];
             UNROLLED(SLOPE_PIECES)
-            for (int k = 0; k < SLOPE_PIECES; k++) logits_load(x, row, at + k * WARP * LANES, 0, values[k]);
+            for (int k = 0; k < SLOPE_PIECES; k++) span_load(x, row, at + k * WARP * LANES, 0, values[k]);
             UNROLLED(SLOPE_PIECES)
             for (int k = 0; k < SLOPE_PIECES; k++) {
                 const int64_t begin = at + k * WARP * LANES;
@@ -272,11 +254,7 @@ static __global__ void cross_entropy_slopes(Gradient to, Elements x, Elements ta
                     if (shard + c == label) d -= loss_sure(&to.attr, to.w, c);
                     values[k][i] = ignored ? 0.0f : scale * d;
                 }
-                if (aligned && begin >= first && begin + LANES <= end) lanes_store<LANES>(to.dx.type, to.dx.data, begin, values[k]);
-                else
-                    for (int i = 0; i < LANES; i++)
-                        if (begin + i >= first && begin + i < end)
-                            dtype_store(to.dx.type, to.dx.data, (size_t)(begin + i), values[k][i]);
+                span_store(to.dx, row, begin, aligned, values[k]);
             }
         }
     }

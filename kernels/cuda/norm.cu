@@ -217,7 +217,7 @@ static int norm_warps(const Groups &g, int params) {
     const bool fit = lanes_fit<LANES>(g.x.data, g.x.type, g.size) && lanes_fit<LANES>(g.y.data, g.y.type, g.size) &&
                      (!g.dy.data || lanes_fit<LANES>(g.dy.data, g.dy.type, g.size));
     if (!fit || g.groups != 1 || g.rows != 1 || params * (g.size + LANES * PARAM_PAD) > ROW_PARAMS) return 0;
-    return g.size <= warps * (WARP * ROW_VALUES) ? warps : 0;
+    return g.size <= NORM_THREADS * ROW_VALUES ? warps : 0;
 }
 
 static __device__ inline void row_params(const Groups &g, const float *from, float *params) {

@@ -78,30 +78,49 @@ template <int N> static __device__ void maxpool_at(const Pool &p, int row, int o
     if (p.idx) bytes_store<N>(p.idx + to, at);
 }
 
-/* A window holds the pixel at position k, where k dilation = pixel - the window's start. */
-template <int N> static __device__ void maxpool_dx_at(const Pool &p, int row, int w, int c) {
+/* Which position along a side of a window has the pixel that lies `reached` after the window's begin? -1: none */
+static __device__ inline int position_of(int reached, int kernel, int dilation) {
+    return reached < 0 || reached % dilation || reached / dilation >= kernel ? -1 : reached / dilation;
+}
+
+/* CELL x CELL neighbouring pixels, which have most of their windows in common: each of these is read once for all of them. */
+enum { CELL = 2 };
+static int cells(int64_t pixels) { return (int)((pixels + CELL - 1) / CELL); }
+
+/* row: of cells of all samples. A window holds the pixel at position k, where k dilation = pixel - the window's start. */
+template <int N> static __device__ void maxpool_dx_at(const Pool &p, int row, int cell, int c) {
     const PoolAttr &a = p.attr;
-    const int image = row / p.H, h = row % p.H;
+    const int down = (p.H + CELL - 1) / CELL, image = row / down, h = row % down * CELL, w = cell * CELL;
     const int reach[2] = {(a.kernel[0] - 1) * a.dilation[0], (a.kernel[1] - 1) * a.dilation[1]};
-    float sum[N], dy[N];
+    float sum[CELL][CELL][N] = {}, dy[N];
     int idx[N];
-    for (int n = 0; n < N; n++) sum[n] = 0.0f;
     for (int oh = first_window(h + a.pad[0] - reach[0], a.stride[0]); oh < p.OH; oh++) {
-        const int down = h + a.pad[0] - oh * a.stride[0];
-        if (down < 0) break;
-        if (down % a.dilation[0]) continue;
+        const int top = h + a.pad[0] - oh * a.stride[0]; /* of the cell, from the window's begin */
+        if (top + CELL <= 0) break;
         for (int ow = first_window(w + a.pad[1] - reach[1], a.stride[1]); ow < p.OW; ow++) {
-            const int across = w + a.pad[1] - ow * a.stride[1];
-            if (across < 0) break;
-            if (across % a.dilation[1]) continue;
-            const int k = down / a.dilation[0] * a.kernel[1] + across / a.dilation[1];
+            const int left = w + a.pad[1] - ow * a.stride[1];
+            if (left + CELL <= 0) break;
             const int64_t at = pixel(p, (int64_t)image * p.OH + oh, p.OW, ow, c);
             lanes_load<N>(p.windows_type, p.windows, at, dy);
             bytes_load<N>(p.idx + at, idx);
-            for (int n = 0; n < N; n++) sum[n] += idx[n] == k ? dy[n] : 0.0f;
+            UNROLLED(CELL)
+            for (int i = 0; i < CELL; i++) {
+                const int kh = position_of(top + i, a.kernel[0], a.dilation[0]);
+                UNROLLED(CELL)
+                for (int j = 0; j < CELL; j++) {
+                    const int kw = position_of(left + j, a.kernel[1], a.dilation[1]);
+                    const int k = kh < 0 || kw < 0 ? -1 : kh * a.kernel[1] + kw;
+                    for (int n = 0; n < N; n++) sum[i][j][n] += idx[n] == k ? dy[n] : 0.0f;
+                }
+            }
         }
     }
-    lanes_store<N>(p.image_type, p.image, pixel(p, row, p.W, w, c), sum);
+    UNROLLED(CELL)
+    for (int i = 0; i < CELL; i++)
+        UNROLLED(CELL)
+        for (int j = 0; j < CELL; j++)
+            if (h + i < p.H && w + j < p.W)
+                lanes_store<N>(p.image_type, p.image, pixel(p, (int64_t)image * p.H + h + i, p.W, w + j, c), sum[i][j]);
 }
 
 /* ---- the mean of a window */
@@ -138,7 +157,7 @@ template <int N> static __device__ void mean_dx_at(const Pool &p, int row, int w
     lanes_store<N>(p.image_type, p.image, pixel(p, row, p.W, w, c), sum);
 }
 
-/* ---- launches: a row of pixels per blockIdx.x, its pixels and channels over the threads */
+/* ---- launches: a row of pixels, or of cells, per blockIdx.x, its pixels and channels over the threads */
 
 typedef void AtFn(const Pool &p, int row, int w, int c);
 
@@ -156,7 +175,9 @@ static int pool_run(const KArgs *a, const View *image, const View *windows, cons
         return err_set(e, ERR_INTERNAL, "%s: operands must be channels-last images (N, C, H, W)",
                        op_info(a->kind)->name);
     const int64_t *in = image->shape.dim, *win = windows->shape.dim;
-    const int64_t rows = out->shape.dim[0] * out->shape.dim[2], width = out->shape.dim[3], C = in[1];
+    const bool by_cells = a->kind == OP_maxpool_dx;
+    const int64_t down = out->shape.dim[2], width = by_cells ? cells(out->shape.dim[3]) : out->shape.dim[3], C = in[1];
+    const int64_t rows = out->shape.dim[0] * (by_cells ? cells(down) : down);
     const bool adaptive = a->kind == OP_adaptive_avgpool || a->kind == OP_adaptive_avgpool_dx;
     if (rows > INT32_MAX || width * C > INT32_MAX)
         return err_set(e, ERR_UNSUPPORTED, "%s: %lld rows of %lld numbers are more than 2^31", op_info(a->kind)->name,

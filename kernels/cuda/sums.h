@@ -22,13 +22,14 @@ static inline size_t sum_workspace(int64_t count, size_t size, size_t limit) {
     return parts > 1 ? (size_t)parts * size : 0;
 }
 
-/* The sum over a block of ELEMENT_THREADS threads; all of them must call it, and each gets the result. */
+/* The sum over a block of ELEMENT_THREADS threads, in one dimension or two; all of them must call it, and each gets the result. */
 static __device__ inline double block_sum(double x) {
     __shared__ double of_warp[SUM_WARPS];
+    const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x;
     double sum = 0;
     x = warp_sum(x);
     __syncthreads(); /* an earlier sum may still be read */
-    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = x;
+    if (thread % WARP == 0) of_warp[thread / WARP] = x;
     __syncthreads();
     for (int i = 0; i < SUM_WARPS; i++) sum += of_warp[i];
     return sum;

@@ -4,63 +4,119 @@
 
 enum { MUCH = 128 }; /* terms of a sum that are worth a block */
 
-/* along: how far a and b go from one element of y to the next. whole: quads of y lie in words, and so does what is beside them, if
- * it is not one element */
-struct Binary { Strided walk; Elements x[2]; int64_t along[2], count; BinaryFn f; bool whole; };
+/* ---- y = f(a, b). y is seen in rows of n elements, `rows` of which lie below each other in a plane. A thread has N neighbours of a
+ *      row and goes down its plane: what an operand repeats from row to row is loaded once. A block is `across` threads along a row
+ *      and `down` below each other, on as many planes as it has room for; blockIdx.y: a part of the rows. */
 
-/* Do the operands allow quads? Each goes along with y in its last dimension, or stays, and rows have whole quads. */
-static bool quads_fit(const Binary &b, Elements y) {
-    const int last = b.walk.rank - 1;
-    bool fit = last >= 0 && b.walk.size[last] % QUAD == 0 && elements_aligned(y);
+struct Binary {
+    Strided planes;       /* of operands, as the next two */
+    StridedRow rows, line;
+    Elements x[2], y;
+    BinaryFn f;
+    bool whole;           /* pieces lie in words */
+    int across, down;
+    int64_t count, pieces; /* planes; blocks along a row */
+};
+
+/* DOWN_ROWS: that a thread has at least, where there are so many. DOWN_FLIGHT: whose loads are under way together */
+enum { DOWN_ROWS = 8, DOWN_FLIGHT = 4, DOWN_BLOCKS = 16 /* per processor */ };
+
+/* N elements of operand k from `at` on, or one for all of them */
+template <int N> static __device__ inline void binary_load(const Binary &b, int k, int64_t at, float *x) {
+    if (N > 1 && b.line.step[k]) lanes_load<N>(b.x[k].type, b.x[k].data, at, x);
+    else
+        for (int n = 0; n < N; n++) x[n] = n ? x[0] : element_at(b.x[k], at);
+}
+
+/* The operands may lie anywhere, and a may be y. */
+template <int N> static __global__ void __launch_bounds__(ELEMENT_THREADS) binary_kernel(const __grid_constant__ Binary b) {
+    const int of_plane = b.across * b.down, thread = (int)threadIdx.x;
+    const int64_t plane = blockIdx.x / b.pieces * (int)(blockDim.x / of_plane) + thread / of_plane;
+    const int64_t column = (blockIdx.x % b.pieces * b.across + thread % b.across) * N;
+    const int64_t part = (b.rows.n + gridDim.y - 1) / gridDim.y, begin = part * blockIdx.y;
+    const int64_t end = begin + part < b.rows.n ? begin + part : b.rows.n;
+    const StridedAt none = {{0}};
+    if (plane >= b.count || column >= b.line.n) return;
+    const StridedAt from = strided_at(&b.planes, plane, none);
+    float kept[2][N];
+    for (int k = 0; k < 2; k++)
+        if (!b.rows.step[k]) binary_load<N>(b, k, from.at[k] + column * b.line.step[k], kept[k]);
+    for (int64_t row = begin + thread / b.across % b.down; row < end; row += DOWN_FLIGHT * b.down) {
+        float x[DOWN_FLIGHT][2][N];
+        UNROLLED(DOWN_FLIGHT)
+        for (int r = 0; r < DOWN_FLIGHT; r++)
+            for (int k = 0; k < 2; k++) {
+                const int64_t at = row + r * b.down;
+                if (!b.rows.step[k])
+                    for (int n = 0; n < N; n++) x[r][k][n] = kept[k][n];
+                else if (at < end) binary_load<N>(b, k, from.at[k] + at * b.rows.step[k] + column * b.line.step[k], x[r][k]);
+            }
+        UNROLLED(DOWN_FLIGHT)
+        for (int r = 0; r < DOWN_FLIGHT; r++) {
+            const int64_t at = row + r * b.down;
+            float result[N];
+            if (at >= end) continue;
+            for (int n = 0; n < N; n++) result[n] = binary_value(b.f, x[r][0][n], x[r][1][n]);
+            lanes_store<N>(b.y.type, b.y.data, (plane * b.rows.n + at) * b.line.n + column, result);
+        }
+    }
+}
+
+/* Of operands of one shape */
+struct BinaryOf {
+    enum { INPUTS = 2 };
+    BinaryFn f;
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t) const {
+        for (int i = 0; i < QUAD; i++) y[i] = binary_value(f, x[0][i], x[1][i]);
+    }
+};
+
+/* May pieces of a row be quads? Each operand goes along with y in a row, or stays, and rows have whole quads. */
+static bool quads_fit(const Binary &b) {
+    bool fit = b.line.n % QUAD == 0 && elements_aligned(b.y);
     for (int k = 0; k < 2 && fit; k++) {
-        if (b.walk.step[k][last] == 0) continue;
-        fit = b.walk.step[k][last] == 1 && elements_aligned(b.x[k]);
-        for (int d = 0; d < last; d++) fit = fit && b.walk.step[k][d] % QUAD == 0;
+        if (b.line.step[k] == 0) continue;
+        fit = b.line.step[k] == 1 && elements_aligned(b.x[k]) && b.rows.step[k] % QUAD == 0;
+        for (int d = 0; d < b.planes.rank; d++) fit = fit && b.planes.step[k][d] % QUAD == 0;
     }
     return fit;
 }
 
-/* What stands beside elements [i, i + 4) of y, of which the first exists */
-static __device__ inline void binary_load(const Binary &b, int64_t i, float (*x)[QUAD]) {
-    const StridedAt none = {{0}};
-    if (b.whole) {
-        const StridedAt at = strided_at(&b.walk, i, none);
-        for (int k = 0; k < 2; k++) {
-            if (b.along[k]) lanes_load<QUAD>(b.x[k].type, b.x[k].data, at.at[k], x[k]);
-            else x[k][0] = x[k][1] = x[k][2] = x[k][3] = element_at(b.x[k], at.at[k]);
-        }
-        return;
-    }
-    for (int n = 0; n < QUAD && i + n < b.count; n++) {
-        const StridedAt at = strided_at(&b.walk, i + n, none);
-        for (int k = 0; k < 2; k++) x[k][n] = element_at(b.x[k], at.at[k]);
-    }
-}
-
-/* The operands may lie anywhere, and a may be y. */
-static __global__ void binary_kernel(const __grid_constant__ Binary b, Elements y) {
-    for (int64_t begin = elements_first(); begin < b.count; begin += elements_stride()) {
-        float x[TURN_QUADS][2][QUAD] = {};
-        UNROLLED(TURN_QUADS)
-        for (int q = 0; q < TURN_QUADS; q++)
-            if (begin + q * QUAD_STEP < b.count) binary_load(b, begin + q * QUAD_STEP, x[q]);
-        UNROLLED(TURN_QUADS)
-        for (int q = 0; q < TURN_QUADS; q++) {
-            float result[QUAD];
-            for (int n = 0; n < QUAD; n++) result[n] = binary_value(b.f, x[q][0][n], x[q][1][n]);
-            some_store<QUAD>(y, begin + q * QUAD_STEP, b.count, b.whole, result);
-        }
-    }
+/* whole: y's shape; of: the operands' */
+static int binary_run(const KArgs *a, Err *e, const Shape *whole, const Shape *const of[2], const View *one, const View *two,
+                      const View *y, BinaryFn f) {
+    Binary b = {strided_of(whole, of, 2), {}, {}, {elements_of(one), elements_of(two)}, elements_of(y), f, false, 0, 0, 0, 0};
+    if (one->count == y->count && two->count == y->count)
+        return elements_run(a, e, BinaryOf{f}, ElementsOf<2>{{b.x[0], b.x[1]}});
+    b.line = strided_take_row(&b.planes);
+    b.rows = strided_take_row(&b.planes);
+    b.count = strided_count(&b.planes);
+    const int N = quads_fit(b) ? QUAD : 1;
+    const int64_t along = b.line.n / N; /* threads */
+    b.pieces = (along + ELEMENT_THREADS - 1) / ELEMENT_THREADS;
+    b.across = (int)((along + b.pieces - 1) / b.pieces);
+    b.down = (int)min_i64(ELEMENT_THREADS / b.across, (b.rows.n + DOWN_ROWS - 1) / DOWN_ROWS);
+    const int64_t planes = ELEMENT_THREADS / (b.across * b.down), blocks = (b.count + planes - 1) / planes * b.pieces;
+    const int64_t parts = min_i64((b.rows.n + b.down * DOWN_ROWS - 1) / (b.down * DOWN_ROWS),
+                                  (int64_t)cuda_of(a)->model.processors * DOWN_BLOCKS / blocks + 1);
+    const dim3 grid((unsigned)blocks, (unsigned)parts);
+    assert(operand_is_float(y) && blocks <= GRID_MAX_X);
+    return launch_op(a, e, N > 1 ? binary_kernel<QUAD> : binary_kernel<1>, grid, (unsigned)(b.across * b.down * planes), b);
 }
 
 int k_cuda_binary(const KArgs *a, Err *e) {
     const Shape *const of[] = {&a->binary.a.shape, &a->binary.b.shape};
-    const Elements y = elements_of(&a->binary.y);
-    Binary b = {strided_of(&a->binary.y.shape, of, 2), {elements_of(&a->binary.a), elements_of(&a->binary.b)}, {},
-                a->binary.y.count, a->attr->binary.f, false};
-    b.whole = quads_fit(b, y);
-    for (int k = 0; k < 2 && b.whole; k++) b.along[k] = b.walk.step[k][b.walk.rank - 1];
-    return launch_op(a, e, binary_kernel, blocks_for(a, (b.count + LANES - 1) / LANES, ELEMENT_THREADS), ELEMENT_THREADS, b, y);
+    return binary_run(a, e, &a->binary.y.shape, of, &a->binary.a, &a->binary.b, &a->binary.y, a->attr->binary.f);
+}
+
+/* x s or x + s, where s is broadcast over a run of dimensions in the order of memory */
+int k_cuda_broadcast(const KArgs *a, Err *e) {
+    const View *x = &a->broadcast.x, *s = &a->broadcast.s;
+    Broadcast r;
+    const bool fits = broadcast_read(&x->shape, &s->shape, x->channels_last != 0, &r);
+    const Shape whole = shape3(r.outer, r.run, r.inner), part = shape3(r.outer, 1, r.inner), *const of[] = {&whole, &part};
+    assert(fits && x->count == a->broadcast.y.count && operand_is_float(s));
+    return (void)fits, binary_run(a, e, &whole, of, x, s, &a->broadcast.y, a->attr->broadcast.add ? BINARY_ADD : BINARY_MUL);
 }
 
 /* ---- sums and maxima */

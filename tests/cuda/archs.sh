@@ -21,5 +21,18 @@ end
 table.sort(list)
 print(table.concat(list, " "))
 E
-is "$("$MEMTIDE" images.lua "$object")" "ptx120 sm100 sm120 sm75 sm80 sm86 sm89 sm90" "native code for each, PTX of the newest"
+images=$("$MEMTIDE" images.lua "$object")
+is "$images" "ptx120 sm100 sm110 sm120 sm75 sm80 sm86 sm89 sm90" "native code for each, PTX of the newest"
+
+# Machine code runs on GPUs of its own major number whose minor one is not below its own.
+bare=
+for gpu in $("${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}" --list-gpu-code | tr -d a-z_); do
+    runs=
+    for image in $images; do
+        code=${image#sm}
+        case $image in sm*) [ "${code%?}" = "${gpu%?}" ] && [ "$code" -le "$gpu" ] && runs=1 ;; esac
+    done
+    [ "$runs" ] || bare="$bare $gpu"
+done
+is "${gpu-none}$bare" "${gpu-nvcc lists no GPU}" "machine code for every GPU that nvcc knows"
 finish

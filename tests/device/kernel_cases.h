@@ -16,6 +16,7 @@ typedef struct Case {
     int infinity_at;       /* grad_check: the element that is infinite, + 1; 0: none */
     bool plain;            /* 4 dimensions lie in PyTorch's order */
     int terms;             /* of the sum that one result is, where a library may add up tens of thousands one after the other; 0: fewer */
+    int limit;             /* bytes of workspace, at most; 0: many */
 } Case;
 
 /* One operand is two letters. Type: f the case's, g the case's other one (both run through all types, but not two
@@ -316,6 +317,7 @@ static const Case cases[] = {
     EACH_BINARY("one for all", ODD, S1(1), ODD), EACH_BINARY("a smaller first", S1(7), ODD, ODD),
     EACH_BINARY("two dimensions", S4(2, 5, 1, 7), S2(6, 7), S4(2, 5, 6, 7)), EACH_BINARY("one element", ONE, ONE, ONE),
     EACH_BINARY("a gate", S4(2, 3, 5, 70), S3(3, 1, 70), S4(2, 3, 5, 70)),
+    EACH_BINARY("small planes", S4(37, 1, 3, 8), S4(37, 11, 1, 8), S4(37, 11, 3, 8)), /* several to a block */
     EACH_BINARY("a first row of many", S3(1, 1, 300), S3(4, 50, 300), S3(4, 50, 300)),
     {"more rows than blocks, sum", OP_reduce, .x = S2(259, 131), .y = S2(259, 1), .plain = true, .attr.reduce = {REDUCE_SUM}},
     {"more rows than blocks, max", OP_reduce, .x = S2(259, 131), .y = S2(259, 1), .plain = true, .attr.reduce = {REDUCE_MAX}},
@@ -353,6 +355,7 @@ static const Case cases[] = {
     {"several panels", OP_linear_q_dx, .x = S2(2, 200), .y = S2(2, 32768), .z = S2(32768, 200), .terms = 32768},
     EACH_DORA("one weight", 1, 1, 1, 1), EACH_DORA("odd", 3, 2, 7, 5), EACH_DORA("whole blocks", 5, 8, 128, 70),
     EACH_DORA("several pieces", 300, 3, 1111, 17), EACH_DORA("many features", 9, 4, 33, 1037),
+    EACH_DORA("many ranks", 2, 41, 264, 70),
     {"steps", OP_dora, .x = S3(2, 3, 10), .z = S1(10)}, {"steps", OP_dora_dm, .x = S3(2, 3, 10), .z = S1(10)},
     PERMUTE("transposed", S2(33, 70), S2(70, 33), L2(1, 0)), PERMUTE("rows move", S3(5, 9, 40), S3(9, 5, 40), L3(1, 0, 2)),
     PERMUTE("all", S4(2, 7, 3, 5), S4(5, 2, 3, 7), L4(3, 0, 2, 1)), PERMUTE("heads", S4(2, 31, 4, 16), S4(2, 4, 31, 16),
@@ -397,7 +400,8 @@ static const Case cases[] = {
     BOTH_SOFTMAX("wide", BIG, 1), BOTH_SOFTMAX("channels", IMAGE, 1), BOTH_SOFTMAX("height", IMAGE, 2),
     BOTH_SOFTMAX("steps", S3(3, 40, 5), 1), BOTH_SOFTMAX("features of steps", S3(3, 40, 5), 2),
     BOTH_SOFTMAX("whole words", S2(11, 1032), 1), BOTH_SOFTMAX("half words", S2(9, 4100), 1), /* more rows than an emulated GPU has at once */
-    BOTH_SOFTMAX("longer than registers", S2(2, 8200), 1), BOTH_SOFTMAX("longer than registers, odd", S2(2, 8301), 1),
+    BOTH_SOFTMAX("lines of sixteen warps", S2(3, 8301), 1), BOTH_SOFTMAX("just longer than a warp", S2(9, 1021), 1),
+    BOTH_SOFTMAX("longer than registers", S2(2, 16392), 1), BOTH_SOFTMAX("longer than registers, odd", S2(3, 16501), 1),
     BOTH_TABLE("words", S3(3, 17, 5), S2(3, 17), S2(11, 5), -1, 0),
     BOTH_TABLE("more words than a round has", S3(1, 1101, 3), S2(1, 1101), S2(5, 3), -1, 0),
     BOTH_TABLE("padding", S3(3, 17, 5), S2(3, 17), S2(11, 5), 4, 0),
@@ -503,11 +507,13 @@ static const Case cases[] = {
     {"image", OP_cast, .x = IMAGE},
     {"same storage", OP_view, .x = ODD},
     {"image", OP_nhwc_to_nchw, .x = IMAGE}, {"flattened", OP_nhwc_to_nchw, .x = S2(2, 105), .order = {3, 5, 7}},
-    {"more tiles than blocks", OP_nhwc_to_nchw, .x = S4(130, 33, 1, 2)},
-    {"tiles", OP_nhwc_to_nchw, .x = S4(3, 67, 9, 5)}, {"one", OP_nhwc_to_nchw, .x = S4(1, 1, 1, 1)},
+    {"more pieces than blocks", OP_nhwc_to_nchw, .x = S4(130, 33, 1, 2)}, {"more tiles than blocks", OP_nhwc_to_nchw, .x = S4(260, 5, 1, 2)},
+    {"odd pieces", OP_nhwc_to_nchw, .x = S4(3, 67, 9, 5)}, {"pairs of two channels", OP_nhwc_to_nchw, .x = S4(2, 66, 9, 5)},
+    {"pieces of fewer channels", OP_nhwc_to_nchw, .x = S4(1, 40, 27, 31)}, {"tiles", OP_nhwc_to_nchw, .x = S4(1, 37, 33, 40)}, {"one", OP_nhwc_to_nchw, .x = S4(1, 1, 1, 1)},
     {"image", OP_nhwc_to_nchw_dx, .x = IMAGE}, {"flattened", OP_nhwc_to_nchw_dx, .x = S2(2, 105), .order = {3, 5, 7}},
-    {"more tiles than blocks", OP_nhwc_to_nchw_dx, .x = S4(130, 33, 1, 2)},
-    {"tiles", OP_nhwc_to_nchw_dx, .x = S4(3, 67, 9, 5)}, {"one", OP_nhwc_to_nchw_dx, .x = S4(1, 1, 1, 1)},
+    {"more pieces than blocks", OP_nhwc_to_nchw_dx, .x = S4(130, 33, 1, 2)}, {"more tiles than blocks", OP_nhwc_to_nchw_dx, .x = S4(260, 5, 1, 2)},
+    {"odd pieces", OP_nhwc_to_nchw_dx, .x = S4(3, 67, 9, 5)}, {"pairs of two channels", OP_nhwc_to_nchw_dx, .x = S4(2, 66, 9, 5)},
+    {"pieces of fewer channels", OP_nhwc_to_nchw_dx, .x = S4(1, 40, 27, 31)}, {"tiles", OP_nhwc_to_nchw_dx, .x = S4(1, 37, 33, 40)}, {"one", OP_nhwc_to_nchw_dx, .x = S4(1, 1, 1, 1)},
     EACH_CLASS_LOSS("one sample", 1, 2, 1, LOSS(1, 0, -100, 0)),
     EACH_CLASS_LOSS("mean", 13, 10, 1, LOSS(0.5f, 0, -100, 0)),
     EACH_CLASS_LOSS("sum", 13, 10, 0, LOSS(1, 0, -100, 1)),
@@ -602,6 +608,10 @@ static const Case cases[] = {
     {"tall", OP_adafactor, .x = S2(1031, 7), .y = S2(1031, 1), .z = S2(1, 7),
      RULE(.lr = 0.1f, .eps = 1e-7f, .eps2 = 1e-3f, .beta2_decay = -0.8f, .d = 2), .state = {1, 0, 0, 5},
      .absent_in = PLAIN_IN, .absent_out = 8 | 16},
+    {"several tiles, master", OP_adafactor, .x = S2(150, 264), .y = S2(150, 1), .z = S2(1, 264),
+     ADAFACTOR(1e-7f, .d = 1, .weight_decay = 0.1f), .absent_in = 8, .absent_out = 8},
+    {"little room", OP_adafactor, .x = S2(70, 68), .y = S2(70, 1), .z = S2(1, 68), ADAFACTOR(1e-7f, .d = 1), .absent_in = 8,
+     .absent_out = 8 | 16, .limit = 1},
     {"flattened image", OP_adafactor, .x = S2(9, 105), .y = S2(9, 1), .z = S2(1, 105), ADAFACTOR(1e-7f, .d = 2),
      .absent_in = PLAIN_IN, .absent_out = 8 | 16, .order = {3, 5, 7}},
     {"image", OP_adafactor, .x = IMAGE, .y = S4(2, 3, 5, 1), .z = S4(2, 3, 1, 7), ADAFACTOR(1e-7f, .d = 1),
