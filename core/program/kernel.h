@@ -51,6 +51,7 @@ typedef struct KArgs {
     void *state;     /* what prepare returned */
     void *device;    /* the Device */
     const char *path; /* the op's: of its layer; NULL: it is no op of a program. For names, not for results */
+    double flops, traffic; /* what the op computes and moves (op_cost); both 0: not known */
     bool begun;      /* the device goes on before the op is over: an op `wait` follows */
     uint64_t seed;   /* of all random numbers of the run */
     uint32_t micro;  /* 0 in the first micro-batch of a step, 1 in later ones. A kernel knows nothing else of the time,

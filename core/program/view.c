@@ -24,6 +24,8 @@ void view_args(const Program *p, const Op *op, KArgs *args) {
     for (int k = 0; k < OP_IN; k++) args->in[k] = view_of(op->in[k] == NO_BUF ? NULL : &p->bufs[op->in[k]], NULL);
     for (int k = 0; k < OP_OUT; k++) args->out[k] = view_of(op->out[k] == NO_BUF ? NULL : &p->bufs[op->out[k]], NULL);
     args->state = op->state;
+    args->flops = op->flops;
+    args->traffic = op->traffic;
     args->begun = op->begun;
     args->path = op->path;
 }

@@ -185,19 +185,23 @@ HOT static void multiply(float *to, const float *a, const float *b, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = a[i] * b[i];
 }
 
+typedef struct Bits { const ActAttr *f; const View *s; uint32_t *bits; float value[2]; } Bits;
+
+static void bits_block(const void *of, int64_t block) {
+    const Bits *b = of;
+    float from[BLOCK], slope[BLOCK];
+    const int64_t at = block * BLOCK, n = min_i64(BLOCK, b->s->count - at), whole = (n + WORD - 1) / WORD * WORD;
+    act_slope_block(b->f, slope, block_load(b->s, at, n, from), n);
+    for (int64_t i = n; i < whole; i++) slope[i] = b->value[0];
+    slopes_bits(slope, b->value[1], whole, b->bits + at / WORD);
+}
+
 void act_bits(const ActAttr *f, const View *s, void *bits) {
-    float value[2];
-    const bool two = two_slopes(f, value);
+    Bits b = {f, s, bits, {0}};
+    const bool two = two_slopes(f, b.value);
     assert(two && (uintptr_t)bits % sizeof(uint32_t) == 0);
     (void)two;
-#pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < s->count; at += BLOCK) {
-        float from[BLOCK], slope[BLOCK];
-        const int64_t n = min_i64(BLOCK, s->count - at), whole = (n + WORD - 1) / WORD * WORD;
-        act_slope_block(f, slope, block_load(s, at, n, from), n);
-        for (int64_t i = n; i < whole; i++) slope[i] = value[0];
-        slopes_bits(slope, value[1], whole, (uint32_t *)bits + at / WORD);
-    }
+    pieces_run(&b, (s->count + BLOCK - 1) / BLOCK, bits_block);
 }
 
 /* ---- after a product */
@@ -235,8 +239,14 @@ void sum_parts(const View *db, const float *parts, int64_t n) {
     }
 }
 
-/* What dx is made of: act_dx_sums's */
-typedef struct Slopes { const ActAttr *act; const View *dy, *s, *dx; const void *bits; float value[2]; } Slopes;
+/* What dx is made of: act_dx_sums's; parts of so many rows of C channels, whose sums lie in `parts`, or NULL */
+typedef struct Slopes {
+    const ActAttr *act;
+    const View *dy, *s, *dx;
+    const void *bits;
+    int64_t rows, each, channels;
+    float *parts, value[2];
+} Slopes;
 
 /* From element `at` on, `rows` rows of `n` neighbouring channels: at most BLOCK elements. Where there is more than one
  * row, n is all channels. */
@@ -253,9 +263,12 @@ static void dx_rows(const Slopes *f, int64_t at, int64_t rows, int64_t n, float 
     block_store(f->dx, at, rows * n, out);
 }
 
-/* Rows [begin, end) of C channels. A block is as many rows as fit, or a part of one row. */
-static void dx_part(const Slopes *f, int64_t begin, int64_t end, int64_t channels, float *sums) {
-    int64_t step = channels < BLOCK ? BLOCK / channels : 1;
+/* A block is as many rows as fit, or a part of one row. */
+static void dx_part(const void *of, int64_t part) {
+    const Slopes *f = of;
+    const int64_t channels = f->channels, begin = part * f->each, end = min_i64((part + 1) * f->each, f->rows);
+    const int64_t step = channels < BLOCK ? BLOCK / channels : 1;
+    float *sums = f->parts ? f->parts + part * channels : NULL;
     if (sums) memset(sums, 0, (size_t)channels * sizeof *sums);
     for (int64_t row = begin; row < end; row += step)
         for (int64_t c = 0; c < channels; c += BLOCK)
@@ -263,13 +276,10 @@ static void dx_part(const Slopes *f, int64_t begin, int64_t end, int64_t channel
 }
 
 void act_dx_sums(const ActAttr *act, const View *dy, const View *s, const void *bits, const View *dx, const View *db, float *parts) {
-    Slopes f = {act, dy, s, dx, bits, {0}};
-    int64_t channels = db->count ? db->count : 1, rows = dx->count / channels;
-    int64_t each = part_rows(dx, channels), n = part_count(dx, channels);
+    const int64_t channels = db->count ? db->count : 1, n = part_count(dx, channels);
+    Slopes f = {act, dy, s, dx, bits, dx->count / channels, part_rows(dx, channels), channels, db->count ? parts : NULL, {0}};
     assert(dy->count == dx->count && s->count == dx->count && dx->count % channels == 0 && act->act < ACT_COUNT);
     if (bits) two_slopes(act, f.value);
-#pragma omp parallel for schedule(static)
-    for (int64_t k = 0; k < n; k++)
-        dx_part(&f, k * each, min_i64((k + 1) * each, rows), channels, db->count ? parts + k * channels : NULL);
+    pieces_run(&f, n, dx_part);
     if (db->count) sum_parts(db, parts, n);
 }

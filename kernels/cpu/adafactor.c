@@ -64,14 +64,18 @@ static void mean_one(const Job *j, const View *mean, int64_t terms, int64_t firs
     block_store(mean, first, 1, old);
 }
 
+typedef struct Means { const Job *j; const View *mean; int64_t terms, after, parts; } Means;
+
+static void means_piece(const void *of, int64_t i) {
+    const Means *m = of;
+    const int64_t x = i / m->parts, y = i % m->parts * BLOCK, n = min_i64(BLOCK, m->after - y);
+    if (m->after == 1) mean_one(m->j, m->mean, m->terms, x);
+    else mean_block(m->j, m->mean, x * m->terms * m->after + y, m->after, m->terms, x * m->after + y, n);
+}
+
 static void mean_all(const Job *j, const View *mean, int64_t before, int64_t terms, int64_t after) {
-    const int64_t parts = (after + BLOCK - 1) / BLOCK;
-#pragma omp parallel for schedule(static) if (j->g.count > BLOCK)
-    for (int64_t i = 0; i < before * parts; i++) {
-        const int64_t x = i / parts, y = i % parts * BLOCK, n = min_i64(BLOCK, after - y);
-        if (after == 1) mean_one(j, mean, terms, x);
-        else mean_block(j, mean, x * terms * after + y, after, terms, x * after + y, n);
-    }
+    const Means m = {j, mean, terms, after, (after + BLOCK - 1) / BLOCK};
+    pieces_run(&m, before * m.parts, means_piece);
 }
 
 /* ---- the update */
@@ -134,20 +138,27 @@ static void update_of(const Job *j, int64_t begin, int64_t n, float *u) {
     divide(u, g, square, j->step.unscale, j->eps, n);
 }
 
+/* The sums of squares of the weight and of its update, by part */
+typedef struct Squares { const Job *j; int64_t count, grain; double (*part)[2]; } Squares;
+
+static void squares_piece(const void *of, int64_t p) {
+    const Squares *s = of;
+    const int64_t end = min_i64((p + 1) * s->grain, s->count);
+    float scratch[BLOCK], u[BLOCK];
+    for (int64_t begin = p * s->grain; begin < end; begin += BLOCK) {
+        const int64_t n = min_i64(BLOCK, end - begin);
+        update_of(s->j, begin, n, u);
+        s->part[p][0] += add_squares(block_load(&s->j->weight, begin, n, scratch), 1.0f, n);
+        s->part[p][1] += add_squares(u, 1.0f, n);
+    }
+}
+
 /* The rate that the whole update is multiplied by. Parts follow from the count alone and are added in order. */
 static float rate_of(const Job *j) {
     const int64_t count = j->weight.count, grain = ((count + PARTS - 1) / PARTS + BLOCK - 1) / BLOCK * BLOCK;
     double part[PARTS][2] = {{0}}, weight = 0, update = 0;
-#pragma omp parallel for schedule(static) if (count > BLOCK)
-    for (int64_t p = 0; p < PARTS; p++) {
-        float scratch[BLOCK], u[BLOCK];
-        for (int64_t begin = p * grain; begin < min_i64((p + 1) * grain, count); begin += BLOCK) {
-            const int64_t n = min_i64(BLOCK, count - begin);
-            update_of(j, begin, n, u);
-            part[p][0] += add_squares(block_load(&j->weight, begin, n, scratch), 1.0f, n);
-            part[p][1] += add_squares(u, 1.0f, n);
-        }
-    }
+    const Squares s = {j, count, grain, part};
+    pieces_run(&s, (count + grain - 1) / grain, squares_piece);
     for (int p = 0; p < PARTS; p++) {
         weight += part[p][0];
         update += part[p][1];
@@ -155,19 +166,23 @@ static float rate_of(const Job *j) {
     return adafactor_rate(&j->step, weight / (double)count, update / (double)count);
 }
 
+typedef struct Applied { const Job *j; float rate, keep; } Applied;
+
+static void apply_block(const void *of, int64_t b) {
+    const Applied *p = of;
+    const Job *j = p->j;
+    float scratch[BLOCK], u[BLOCK];
+    const int64_t begin = b * BLOCK, n = min_i64(BLOCK, j->weight.count - begin);
+    float *w = block_load(&j->weight, begin, n, scratch);
+    update_of(j, begin, n, u);
+    for (int64_t i = 0; i < n; i++) w[i] = w[i] * p->keep - p->rate * u[i];
+    block_store(&j->weight, begin, n, w);
+    if (j->copy.data) block_store(&j->copy, begin, n, w);
+}
+
 static void apply(const Job *j, float rate) {
-    const int64_t count = j->weight.count, blocks = (count + BLOCK - 1) / BLOCK;
-    const float keep = 1.0f - j->step.rule.lr * j->step.rule.weight_decay;
-#pragma omp parallel for schedule(static) if (blocks > 4)
-    for (int64_t b = 0; b < blocks; b++) {
-        float scratch[BLOCK], u[BLOCK];
-        const int64_t begin = b * BLOCK, n = min_i64(BLOCK, count - begin);
-        float *w = block_load(&j->weight, begin, n, scratch);
-        update_of(j, begin, n, u);
-        for (int64_t i = 0; i < n; i++) w[i] = w[i] * keep - rate * u[i];
-        block_store(&j->weight, begin, n, w);
-        if (j->copy.data) block_store(&j->copy, begin, n, w);
-    }
+    const Applied p = {j, rate, 1.0f - j->step.rule.lr * j->step.rule.weight_decay};
+    pieces_run(&p, (j->weight.count + BLOCK - 1) / BLOCK, apply_block);
 }
 
 int k_cpu_adafactor_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {

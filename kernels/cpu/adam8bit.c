@@ -95,7 +95,8 @@ HOT static uint32_t largest(const float *x, int64_t n) {
 
 static CodeMap map_of(int state) { return state == 0 ? CODES_SIGNED : CODES_POSITIVE; }
 
-static void block_run(const Job *j, int64_t block) {
+static void block_run(const void *of, int64_t block) {
+    const Job *j = of;
     float scratch[2 + OPTIM_STATES][CODES_MOST], *own[OPTIM_STATES];
     uint8_t codes[OPTIM_STATES][CODES_MOST], *code[OPTIM_STATES];
     int64_t places[CODES_MOST], *at = j->order.pixels > 1 ? places : NULL;
@@ -122,8 +123,6 @@ int k_cpu_adam8bit(const KArgs *a, Err *e) {
     const StepState *state = a->adam8bit.state.data;
     const Job j = job_of(a);
     (void)e;
-#pragma omp parallel for schedule(static) if (a->adam8bit.w.count > 4 * BLOCK)
-    for (int64_t b = 0; b < j.blocks; b++)
-        if (!state->overflow) block_run(&j, b);
+    if (!state->overflow) pieces_run(&j, j.blocks, block_run);
     return OK;
 }

@@ -31,11 +31,33 @@ static void find_emulated(CpuDevice *cpu) {
     cpu->emulated[DT_F16] = !cpu->kernels->computes(cpu->engine, DT_F16);
 }
 
+/* Is the op over before several threads would have begun and ended a loop together? That takes them 0.6 us where they are
+ * awake, and tens of them where they sleep. One thread then does it, whatever there are. */
+static bool is_small(const KArgs *args) {
+    static const double FLOPS = 20e9, BYTES = 30e9, SECONDS = 3e-6; /* a thread's per second, nearly; at most */
+    const double seconds = args->flops / FLOPS + args->traffic / BYTES;
+    return seconds > 0 && seconds < SECONDS;
+}
+
+/* Returns what alone_end needs. */
+static int alone_begin(const KArgs *args) {
+    const int threads = omp_get_max_threads();
+    if (is_small(args)) omp_set_num_threads(1);
+    return threads;
+}
+
+static void alone_end(const KArgs *args, int threads) {
+    if (is_small(args)) omp_set_num_threads(threads);
+}
+
 static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     CpuDevice *cpu = (CpuDevice *)d;
     KArgs bound = *args;
     bound.device = d;
-    return op_cache_get(&cpu->prepared, cpu->kernels->prepare[args->kind], &bound, limit, state, workspace, e);
+    const int threads = alone_begin(args);
+    const int code = op_cache_get(&cpu->prepared, cpu->kernels->prepare[args->kind], &bound, limit, state, workspace, e);
+    alone_end(args, threads);
+    return code;
 }
 
 static int cpu_alone(Device *d, Device **out, Err *e) {
@@ -71,7 +93,10 @@ static int cpu_run(Device *d, const KArgs *args, Err *e) {
     CpuDevice *cpu = (CpuDevice *)d;
     assert(operands_are_ready(args) && workspace_is_ready(args, CPU_ALIGNMENT));
     if (args->kind == OP_wait) return flights_wait(&cpu->flights, args->wait.y.data, e);
-    return op_exchanges(args->kind) ? cpu_exchange(cpu, args, e) : cpu->kernels->run[args->kind](args, e);
+    const int threads = alone_begin(args);
+    const int code = op_exchanges(args->kind) ? cpu_exchange(cpu, args, e) : cpu->kernels->run[args->kind](args, e);
+    alone_end(args, threads);
+    return code;
 }
 
 /* Called between two cells of a sweep. Beside the last cell's states few may be kept, or a worker would grow: a state

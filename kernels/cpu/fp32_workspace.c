@@ -26,14 +26,24 @@ int room_check(const Room *r, const KArgs *a, Err *e) {
 
 static bool is_narrow(const View *v) { return v->count && dtype_is_float(v->dtype) && v->dtype != DT_F32; }
 
-void fp32_widen(const View *from, float *to) {
-#pragma omp parallel for schedule(static) if (from->count > 4 * BLOCK)
-    for (int64_t i = 0; i < from->count; i += BLOCK) block_load(from, i, min_i64(BLOCK, from->count - i), to + i);
+/* A tensor's elements, and its copy in fp32 */
+typedef struct Copy { const View *v; float *wide; } Copy;
+
+static int64_t copy_blocks(const View *v) { return (v->count + BLOCK - 1) / BLOCK; }
+
+static void widen_block(const void *of, int64_t b) {
+    const Copy *c = of;
+    block_load(c->v, b * BLOCK, min_i64(BLOCK, c->v->count - b * BLOCK), c->wide + b * BLOCK);
 }
 
-static void round_back(const View *to, const float *from) {
-#pragma omp parallel for schedule(static) if (to->count > 4 * BLOCK)
-    for (int64_t i = 0; i < to->count; i += BLOCK) block_store(to, i, min_i64(BLOCK, to->count - i), from + i);
+static void round_block(const void *of, int64_t b) {
+    const Copy *c = of;
+    block_store(c->v, b * BLOCK, min_i64(BLOCK, c->v->count - b * BLOCK), c->wide + b * BLOCK);
+}
+
+void fp32_widen(const View *from, float *to) {
+    const Copy c = {from, to};
+    pieces_run(&c, copy_blocks(from), widen_block);
 }
 
 void fp32_enter(const KArgs *a, Room *r, KArgs *wide) {
@@ -50,7 +60,10 @@ void fp32_enter(const KArgs *a, Room *r, KArgs *wide) {
 
 void fp32_leave(const KArgs *a, const KArgs *wide) {
     for (int k = 0; k < OP_OUT; k++)
-        if (is_narrow(&a->out[k])) round_back(&a->out[k], wide->out[k].data);
+        if (is_narrow(&a->out[k])) {
+            const Copy c = {&a->out[k], wide->out[k].data};
+            pieces_run(&c, copy_blocks(c.v), round_block);
+        }
 }
 
 typedef struct Product { int64_t m, n, k; float scale; Matrix a, b, c; bool add; } Product;

@@ -1,9 +1,9 @@
 /* linear.c: y = act(x w^T + b) and its gradients. Shapes: x (N, I), w (O, I), b (O), y (N, O); leading dimensions of x
- * and y are all part of N. With few outputs memory sets the pace: then small_n_gemm.c computes y and dx. */
+ * and y are all part of N. Which kind of product computes them is decided here, by shapes, types and instruction set alone. */
 #include "gemm_ops.h"
 #include "onednn.h"
 #include "program/operands.h"
-#include "small_n_gemm.h"
+#include "thin_gemm.h"
 
 static dnnl_memory_desc_t rows_md(const View *v, int64_t features) {
     return prim_md(v, 2, (int64_t[]){v->count / features, features}, (int64_t[]){features, 1});
@@ -29,12 +29,11 @@ static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, siz
     const View *x = prim_view(args, pass, SLOT_X), *y = prim_view(args, pass, SLOT_Y);
     assert(w->shape.rank == 2 && a->fused.act < ACT_COUNT);
     assert(x->count % w->shape.dim[1] == 0 && y->count == x->count / w->shape.dim[1] * w->shape.dim[0]);
-    if (pass != PASS_WEIGHTS && small_n_fits(w)) {
-        *state = NULL;
-        *workspace = pass == PASS_FORWARD ? small_n_workspace(args) : small_n_dx_workspace(args);
+    *state = NULL;
+    if (thin_fits(args)) {
+        *workspace = thin_workspace(args);
         return OK;
     }
-    *state = NULL;
     if (gemm_op_prepare(args, limit, workspace)) return OK;
     /* with small N reading the weights is most of the work: a copy of them in another format would not pay */
     const int64_t outputs = w->shape.dim[0], inputs = w->shape.dim[1];
@@ -60,7 +59,7 @@ int k_cpu_linear_dw_prepare(const KArgs *args, size_t limit, void **state, size_
 
 bool k_cpu_linear_dx_overwrites(const KArgs *args, size_t *more) {
     *more = 0;
-    if (small_n_fits(&args->linear_dx.w)) return true;
+    if (thin_fits(args)) return true;
     return args->state ? prim_overwrites(args, more) : gemm_op_overwrites(args);
 }
 
@@ -73,17 +72,13 @@ static int sum_bias(const KArgs *args, Err *e) {
 }
 
 static int run(const KArgs *args, Err *e) {
-    if (!args->state) return gemm_op_run(args, e);
+    if (!args->state) return thin_fits(args) ? thin_run(args, e) : gemm_op_run(args, e);
     const int code = prim_run(args, e);
     return code || args->kind != OP_linear_dw || !args->linear_dw.db.count ? code : sum_bias(args, e);
 }
 
-int k_cpu_linear(const KArgs *args, Err *e) {
-    return small_n_fits(&args->linear.w) ? small_n_forward(args, e) : run(args, e);
-}
+int k_cpu_linear(const KArgs *args, Err *e) { return run(args, e); }
 
-int k_cpu_linear_dx(const KArgs *args, Err *e) {
-    return small_n_fits(&args->linear_dx.w) ? small_n_dx(args, e) : run(args, e);
-}
+int k_cpu_linear_dx(const KArgs *args, Err *e) { return run(args, e); }
 
 int k_cpu_linear_dw(const KArgs *args, Err *e) { return run(args, e); }

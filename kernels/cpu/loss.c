@@ -141,15 +141,21 @@ static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
     return sum;
 }
 
-/* The gradient of sample n's logits: 0 if it is ignored. all: the sum of the classes' weights */
-static void row_slopes(const KArgs *a, int64_t n, float scale, const float *w, double all) {
+/* What the gradients of all samples' logits share. all: the sum of the classes' weights */
+typedef struct Slopes { const KArgs *a; float scale; double all; } Slopes;
+
+/* The gradient of sample n's logits: 0 if it is ignored. */
+static void row_slopes(const void *of, int64_t n) {
+    const Slopes *f = of;
+    const KArgs *a = f->a;
     const LossAttr *loss = &a->attr->loss;
+    const float *w = a->cross_entropy_dx.w.data, scale = f->scale;
     const int64_t classes = classes_of(a), all_classes = loss_classes(loss, classes);
     const int64_t t = ((const int32_t *)a->cross_entropy_dx.t.data)[n], own = t - loss_first(loss, classes);
     float from[PART], to[PART];
     bool ignored = t == loss->ignore_index;
     const Softmax *stats = a->cross_entropy_dx.stats.data, s = stats ? stats[n] : softmax_row(a, n, ignored);
-    float mass = ignored ? 0 : loss_mass(loss, w, t, all, all_classes, s);
+    float mass = ignored ? 0 : loss_mass(loss, w, t, f->all, all_classes, s);
     EACH_PART(c, m, classes) {
         if (ignored || loss->log) memset(to, 0, sizeof to);
         else part_slopes(to, block_load(&a->cross_entropy_dx.x, n * classes + c, m, from), s, scale * mass, m);
@@ -185,11 +191,9 @@ void cross_entropy_slopes(const KArgs *a, const View *t) {
     assert(a->cross_entropy_dx.dx.count == a->cross_entropy_dx.x.count);
     assert(!a->attr->loss.world || a->cross_entropy_dx.stats.count);
     const float *w = a->cross_entropy_dx.w.data;
-    float scale = slope_scale(a, samples_counted(a, t, w));
-    double all = 0;
-    for (int64_t c = 0; c < classes_of(a); c++) all += (double)class_weight(w, c);
-#pragma omp parallel for schedule(static) if (a->cross_entropy_dx.x.count > BLOCK)
-    for (int64_t n = 0; n < a->cross_entropy_dx.t.count; n++) row_slopes(a, n, scale, w, all);
+    Slopes f = {a, slope_scale(a, samples_counted(a, t, w)), 0};
+    for (int64_t c = 0; c < classes_of(a); c++) f.all += (double)class_weight(w, c);
+    pieces_run(&f, a->cross_entropy_dx.t.count, row_slopes);
 }
 
 int k_cpu_cross_entropy_dx(const KArgs *a, Err *e) {

@@ -1,28 +1,49 @@
 #include "parallel.h"
 
 #include <math.h>
+#include <omp.h>
 
-/* A sum has SUM_PARTS parts, whatever the count, which are kept on the stack. Up to SERIAL_PIECES pieces of work are
- * not worth the start of threads. */
-enum { SUM_PARTS = 64, SERIAL_PIECES = 4 };
+enum { SUM_PARTS = 64 }; /* of a sum, whatever the count, which are kept on the stack */
+
+void pieces_run(const void *of, int64_t count, PieceFn *piece) {
+    assert(count >= 0);
+    if (count <= 1 || omp_get_max_threads() == 1) { /* libgomp takes 0.3 us to begin and end a region of one thread, too */
+        for (int64_t i = 0; i < count; i++) piece(of, i);
+        return;
+    }
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < count; i++) piece(of, i);
+}
+
+typedef struct Range { const KArgs *a; int64_t count, grain; RangeFn *piece; } Range;
+
+static void range_piece(const void *of, int64_t i) {
+    const Range *r = of;
+    r->piece(r->a, i * r->grain, min_i64((i + 1) * r->grain, r->count));
+}
 
 void range_run(const KArgs *a, int64_t count, int64_t grain, RangeFn *piece) {
     assert(count >= 0 && grain > 0);
-    int64_t pieces = (count + grain - 1) / grain;
-#pragma omp parallel for schedule(static) if (pieces > SERIAL_PIECES)
-    for (int64_t i = 0; i < pieces; i++) piece(a, i * grain, min_i64((i + 1) * grain, count));
+    const Range r = {a, count, grain, piece};
+    pieces_run(&r, (count + grain - 1) / grain, range_piece);
 }
 
 void blocks_run(const KArgs *a, int64_t count, RangeFn *piece) { range_run(a, count, BLOCK, piece); }
 
+typedef struct Sum { const KArgs *a; int64_t count, grain; SumFn *piece; double *part; } Sum;
+
+static void sum_piece(const void *of, int64_t i) {
+    const Sum *s = of;
+    s->part[i] = s->piece(s->a, i * s->grain, min_i64((i + 1) * s->grain, s->count));
+}
+
 double range_sum(const KArgs *a, int64_t count, SumFn *piece) {
     assert(count >= 0);
     double part[SUM_PARTS], sum = 0;
-    int64_t grain = (count + SUM_PARTS - 1) / SUM_PARTS;
-#pragma omp parallel for schedule(static) if (count > BLOCK)
-    for (int64_t i = 0; i < SUM_PARTS; i++)
-        part[i] = piece(a, min_i64(i * grain, count), min_i64((i + 1) * grain, count));
-    for (int i = 0; i < SUM_PARTS; i++) sum += part[i];
+    const int64_t grain = max_i64(1, (count + SUM_PARTS - 1) / SUM_PARTS), parts = (count + grain - 1) / grain;
+    const Sum s = {a, count, grain, piece, part};
+    pieces_run(&s, parts, sum_piece);
+    for (int64_t i = 0; i < parts; i++) sum += part[i];
     return sum;
 }
 

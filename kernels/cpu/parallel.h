@@ -13,6 +13,11 @@ enum { BLOCK = 2048 }; /* elements; a multiple of the four numbers that one Phil
 
 #define HOT __attribute__((noinline))
 
+/* Runs piece(of, i) for i in [0, count), on threads where there are several: each takes neighbouring ones. device.c sees to
+ * it that a small op has only one. */
+typedef void PieceFn(const void *of, int64_t i);
+void pieces_run(const void *of, int64_t count, PieceFn *piece);
+
 /* One piece: items [begin, end). */
 typedef void RangeFn(const KArgs *a, int64_t begin, int64_t end);
 

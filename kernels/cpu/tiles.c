@@ -63,15 +63,21 @@ HOT static void add_sums(double *to, const double *from, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] += from[i];
 }
 
+typedef struct Slabs { const KArgs *a; int64_t rows, grain, n; SlabFn *slab; double *sums; } Slabs;
+
+static void slab_piece(const void *of, int64_t i) {
+    const Slabs *s = of;
+    double *sums = s->sums + i * s->n;
+    memset(sums, 0, (size_t)s->n * sizeof *sums);
+    s->slab(s->a, i * s->grain, min_i64((i + 1) * s->grain, s->rows), sums);
+}
+
 const double *slabs_run(const KArgs *a, int64_t rows, int64_t channels, SlabFn *slab) {
     assert(rows > 0 && a->workspace_bytes >= slabs_workspace(rows, channels));
     double *sums = a->workspace;
     int64_t grain = slab_rows(rows), slabs = (rows + grain - 1) / grain, n = SUMS * channels;
-#pragma omp parallel for schedule(static) if (rows * channels > BLOCK)
-    for (int64_t i = 0; i < slabs; i++) {
-        memset(sums + i * n, 0, (size_t)n * sizeof *sums);
-        slab(a, i * grain, min_i64((i + 1) * grain, rows), sums + i * n);
-    }
+    const Slabs s = {a, rows, grain, n, slab, sums};
+    pieces_run(&s, slabs, slab_piece);
     for (int64_t i = 1; i < slabs; i++) add_sums(sums, sums + i * n, n);
     return sums;
 }

@@ -399,6 +399,8 @@ static void test_conv(const ConvCase *c, const Types *types_of, int pass, ActFn 
     for (int k = 0; k < OPERANDS; k++) operand_free(&t[k]);
 }
 
+static bool has_isa(dnnl_cpu_isa_t needed) { return (dnnl_get_effective_cpu_isa() & needed) == needed; }
+
 typedef struct LinearCase { const char *name; int64_t n, i, o; bool bias; ActFn act; } LinearCase;
 static const LinearCase linears[] = {
     {"1x1->1", 1, 1, 1, true, ACT_NONE},           {"3x7->5 no bias", 3, 7, 5, false, ACT_RELU},
@@ -409,7 +411,17 @@ static const LinearCase linears[] = {
     {"40x3000->20", 40, 3000, 20, true, ACT_NONE}, {"1x300->100", 1, 300, 100, true, ACT_LEAKY},
     {"7x31->29", 7, 31, 29, true, ACT_SIGMOID},    {"130x9->530", 130, 9, 530, true, ACT_RELU},
     {"2100x3->130", 2100, 3, 130, true, ACT_NONE},
+    /* few samples: rows 4 KiB apart, a sum in chunks, whole blocks, and more blocks than pieces of work */
+    {"8x1024->70", 8, 1024, 70, true, ACT_RELU},   {"3x5000->33", 3, 5000, 33, true, ACT_SIGMOID},
+    {"12x48->128", 12, 48, 128, true, ACT_RELU}, {"5x1040->1100", 5, 1040, 1100, false, ACT_NONE},
+    {"520x24->7", 520, 24, 7, true, ACT_RELU}, {"17x40->17", 17, 40, 17, true, ACT_NONE},
 };
+
+/* In fp32: few outputs, and few samples, are own products; so are all others without AVX-512. */
+static bool is_own_linear(const LinearCase *c, int pass) {
+    const bool few_outputs = c->o <= 16 && pass != DW, few_samples = c->n <= 16 && (pass == FORWARD || pass == DW);
+    return few_outputs || few_samples || !has_isa(dnnl_cpu_isa_avx512_core);
+}
 
 static void test_linear(const LinearCase *c, const Types *types_of, int pass, ActFn act) {
     static const OpKind kinds[TRANSPOSE] = {OP_linear, OP_linear_dx, OP_linear_dw, OP_linear_dx};
@@ -428,11 +440,10 @@ static void test_linear(const LinearCase *c, const Types *types_of, int pass, Ac
     if (pass == DX_ACT) through(&t[X], &t[S], &attr.linear.fused);
     char name[96];
     snprintf(name, sizeof name, "%s %s, %s, f %d", op_info(kinds[pass])->name, c->name, types_of->name, act);
-    check_pass(name, kinds[pass], pass, &attr, 4 << 20, t, terms, act, attr.linear.fused.slope, NULL);
+    const bool own = is_own_linear(c, pass), wide = types_of == types;
+    check_pass(name, kinds[pass], pass, &attr, 4 << 20, t, terms, act, attr.linear.fused.slope, wide ? &own : NULL);
     for (int k = 0; k < OPERANDS; k++) operand_free(&t[k]);
 }
-
-static bool has_isa(dnnl_cpu_isa_t needed) { return (dnnl_get_effective_cpu_isa() & needed) == needed; }
 
 static void test_device(void) {
     const DeviceTable *d = device->table;
