@@ -9,9 +9,11 @@
  *     z.again = gelu(y)
  *     dw = linear_dw(z.again, dz2)
  *
- * All of them are dropped first, in rows of at most 1 to DEEPEST ops that hang on each other; of these choices the one
- * with the smallest arena is the best. Then those stay that raise its peak no more, the slowest for their bytes first. If
- * the second runs would still take more than a share of the step's time, the peak rises until they do not. */
+ * All of them are dropped first, in rows of at most USUAL or DEEPEST ops that hang on each other; of the two choices the
+ * one with the smaller arena is the better. Then those stay that raise its peak no more, the slowest for their bytes
+ * first. If the second runs would still take more than a share of the step's time, the peak rises until they do not.
+ * Nothing is done for a peak that falls by next to nothing: five plans at most are made, and one where that is clear from
+ * what is alive at the peak. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +21,8 @@
 #include "checkpoint.h"
 #include "levels.h"
 
-enum { SHARE = 25 }; /* of the step's time the second runs take at most one in SHARE parts */
+/* Of the step's time the second runs take at most one in SHARE parts. The peak must fall by one in WORTH parts at least. */
+enum { SHARE = 25, WORTH = 100 };
 
 /* An activation that may be made again. */
 typedef struct Light {
@@ -36,6 +39,7 @@ typedef struct Again {
     bool *lost, *need, *again;  /* scratch of chain_again */
     int *depth;                 /* scratch of chain_lighten */
     double most_seconds;        /* that second runs may take */
+    size_t enough;              /* bytes: an arena that is larger is not worth it */
 } Again;
 
 /* The finished program in which all are dropped. */
@@ -137,37 +141,73 @@ static void pick_quick(const Again *a, const Low *low, int *segment) {
     pick(a, low, above, segment);
 }
 
-/* Tries rows of at most `deep` ops. If the arena is smaller than *least, that becomes *least and the choice `segment`. */
-static int try_depth(Again *a, int deep, size_t *least, int *segment) {
-    const size_t bytes = (size_t)a->c->p->forward_end * sizeof *segment;
+/* Takes a choice over if its arena is the smallest so far. */
+static void take_smaller(const Again *a, const int *choice, size_t arena, size_t *least, int *segment) {
+    if (arena >= *least || arena > a->enough) return;
+    *least = arena;
+    memcpy(segment, choice, (size_t)a->c->p->forward_end * sizeof *segment);
+}
+
+/* Tries what a->dropped drops. If the arena is smaller than *least, that becomes *least and the choice `segment`. What may
+ * stay by the bytes alive may leave gaps: then nothing stays. */
+static int try_depth(const Again *a, size_t *least, int *segment) {
     Low low = {.twin = scratch_new(&a->under->scratch, (size_t)a->c->p->n_bufs, sizeof(int))};
-    int *tried = scratch_new(&a->under->scratch, bytes, 1);
+    int *tried = scratch_new(&a->under->scratch, (size_t)a->c->p->forward_end, sizeof *tried);
     Program *all;
-    size_t arena;
-    drop_all(a, deep);
+    size_t arena, less;
     if (a->under->scratch.failed || !a->n) return OK;
     int code = whatif(a->c->p, drop, &(Choice){a->c, a->dropped, low.twin}, a->under, &all, &arena);
     if (code) return code;
-    if (arena < *least) {
+    if (arena < *least && arena <= a->enough) {
         low_fill(&low, all, a->under);
         if (!a->under->scratch.failed) {
             pick_quick(a, &low, tried);
-            code = whatif(a->c->p, drop, &(Choice){a->c, tried, NULL}, a->under, NULL, &arena);
-            if (!code && arena < *least) {
-                *least = arena;
-                memcpy(segment, tried, bytes);
-            }
+            code = whatif(a->c->p, drop, &(Choice){a->c, tried, NULL}, a->under, NULL, &less);
+            if (!code) take_smaller(a, tried, less, least, segment);
+            if (!code && chain_again(a->c, a->dropped, a->lost, a->need, a->again) <= a->most_seconds)
+                take_smaller(a, a->dropped, arena, least, segment);
         }
     }
     program_free(all);
     return code;
 }
 
+/* Is one in WORTH parts of what is alive at the peak of the finished program p, in which all are kept, in a->light? */
+static bool is_worth(const Again *a, const Program *p) {
+    Scratch *s = &a->under->scratch;
+    const size_t alignment = a->under->device->table->alignment;
+    Life *life = scratch_new(s, (size_t)p->n_bufs, sizeof *life);
+    size_t *live = scratch_new(s, (size_t)p->n_ops, sizeof *live), bytes = 0;
+    if (s->failed) return false;
+    const size_t most = placement_live(p, alignment, life, live);
+    int peak = 0;
+    while (live[peak] < most) peak++;
+    for (int i = 0; i < a->n; i++) {
+        const Life *l = &life[program_root(p, a->light[i].buf)];
+        if (l->first <= peak && peak <= l->last) bytes += align_up(p->bufs[a->light[i].buf].bytes, alignment);
+    }
+    return bytes >= most / WORTH;
+}
+
 static int choose(Again *a, int *segment) {
-    size_t least;
-    int code = whatif(a->c->p, NULL, NULL, a->under, NULL, &least);
-    for (int deep = 1; deep <= DEEPEST && !code && !a->under->scratch.failed; deep++)
-        code = try_depth(a, deep, &least, segment);
+    static const int depths[] = {USUAL, DEEPEST};
+    const size_t bytes = (size_t)a->c->p->forward_end * sizeof *segment;
+    int *before = scratch_new(&a->under->scratch, bytes, 1);
+    Program *stored;
+    size_t least = 0;
+    drop_all(a, DEEPEST);
+    if (a->under->scratch.failed || !a->n) return OK;
+    int code = whatif(a->c->p, NULL, NULL, a->under, &stored, NULL);
+    if (code) return code;
+    const bool worth = is_worth(a, stored);
+    if (worth) code = placement_arena(stored, a->under->device->table->alignment, &least, a->under->e);
+    a->enough = least - least / WORTH;
+    program_free(stored);
+    for (size_t i = 0; i < ARRAY_LEN(depths) && worth && !code && !a->under->scratch.failed; i++) {
+        drop_all(a, depths[i]);
+        if (i == 0 || memcmp(before, a->dropped, bytes)) code = try_depth(a, &least, segment);
+        memcpy(before, a->dropped, bytes);
+    }
     return code;
 }
 
@@ -180,11 +220,9 @@ int pass_recompute_light(Program *p, Compile *c) {
     Chain chain;
     int *segment = scratch_new(s, ops, sizeof *segment);
     Again a = {&chain, c, scratch_new(s, ops, sizeof(Light)), 0, scratch_new(s, ops, sizeof(int)), scratch_new(s, bufs, sizeof(bool)),
-               scratch_new(s, bufs, sizeof(bool)), scratch_new(s, ops, sizeof(bool)), scratch_new(s, bufs, sizeof(int)), 0};
+               scratch_new(s, bufs, sizeof(bool)), scratch_new(s, ops, sizeof(bool)), scratch_new(s, bufs, sizeof(int)), 0, 0};
     if (!chain_find(&chain, p, s)) return OK;
     for (int i = 0; i < p->n_ops; i++) a.most_seconds += op_seconds(&p->ops[i]) / SHARE;
-    drop_all(&a, DEEPEST);
-    if (!a.n) return OK;
     int code = choose(&a, segment);
     if (!code && !s->failed) chain_drop(&chain, p, segment, NULL, s);
     return code;
