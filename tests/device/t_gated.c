@@ -62,6 +62,8 @@ static const struct { const char *what, *one, *apart; } nets[] = {
      "Sequential{Flatten Mul{Sequential{Linear(432, 32) Checkpoint{SiLU}} Linear(432, 32)} Linear(32, 10)}"},
     {"the second factor, of images", "Sequential{Conv2d(3, 4, 3) Mul{Conv2d(4, 4, 1) Sequential{Conv2d(4, 4, 1) GELU}} Flatten Linear(400, 10)}",
      "Sequential{Conv2d(3, 4, 3) Mul{Conv2d(4, 4, 1) Sequential{Conv2d(4, 4, 1) Checkpoint{GELU}}} Flatten Linear(400, 10)}"},
+    {"an activation of each factor", "Sequential{Flatten Mul{Sequential{Linear(432, 32) SiLU} Sequential{Linear(432, 32) GELU}} Linear(32, 10)}",
+     "Sequential{Flatten Mul{Sequential{Linear(432, 32) Checkpoint{SiLU}} Sequential{Linear(432, 32) Checkpoint{GELU}}} Linear(32, 10)}"},
     {"both factors of one tensor", "Sequential{Flatten Linear(432, 32) Mul{Identity SiLU} Linear(32, 10)}",
      "Sequential{Flatten Linear(432, 32) Mul{Identity Checkpoint{SiLU}} Linear(32, 10)}"},
 };

@@ -13,6 +13,8 @@ static const struct { const char *name, *text; size_t falls; } lights[] = {
                           " Residual{Sequential{Conv2d(8, 8, 1) GELU Dropout Conv2d(8, 8, 1)}} Flatten Linear(2048, 10)}", 64 << 10},
     {"views", "Sequential{Conv2d(3, 4, 3, padding=1) Flatten GELU Tanh GELU Sigmoid GELU Tanh GELU Linear(1024, 10)}", 0},
     {"checkpoints", marked, 0},
+    {"narrow products, as light as GELU", "Sequential{Flatten Linear(768, 2) Linear(2, 16384) GELU Linear(16384, 2) Linear(2, 16384) GELU"
+                                          " Linear(16384, 2) Linear(2, 16384) GELU Linear(16384, 10)}", 128 << 10},
     {"max poolings", plain, 0},
     {"a large weight at the end, where nothing else is", "Sequential{Flatten Linear(768, 4) GELU Linear(4, 2000) GELU Linear(2000, 10)}", 0},
 };
