@@ -91,6 +91,12 @@ MT_FN float dtype_load(DType t, const void *p, size_t i) {
     return t == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
 }
 
+/* x as that type has it */
+MT_FN float dtype_round(DType t, float x) {
+    if (t == DT_F32) return x;
+    return t == DT_BF16 ? bf16_to_f32(bf16_from_f32(x)) : f16_to_f32(f16_from_f32(x));
+}
+
 MT_FN void dtype_store(DType t, void *p, size_t i, float x) {
     if (t == DT_F32) ((float *)p)[i] = x;
     else ((uint16_t *)p)[i] = t == DT_BF16 ? bf16_from_f32(x) : f16_from_f32(x);

@@ -90,13 +90,32 @@ MT_FN float act_slope_plain(ActAttr a, float s) {
 #define SELU_SCALE 1.0507009873554805f
 #define SELU_ALPHA 1.6732632423543772f
 
+/* The share of the normal distribution below x, where bell = exp(-x x / 2). That below -|x| is bell R(|x|), and R, which falls
+ * from 1/2 to 0 without a bend, is a polynomial in t = 1 / (1 + 0.33 |x|), fitted by least squares that were weighted until the
+ * largest relative error was least: 5e-8; in fp32 it is 2.4e-7. (1 + erf(x / sqrt(2))) / 2, which has the same meaning, loses all
+ * places where x is far below 0, and cannot share the exponential with the density that GELU's slope has, too. */
+MT_FN float normal_below(float x, float bell) {
+    const float t = 1.0f / (1.0f + 0.33f * fabsf(x));
+    float r = -0.0211833406f;
+    r = r * t + 0.124869143f;
+    r = r * t - 0.270796025f;
+    r = r * t + 0.228648587f;
+    r = r * t - 0.059216497f;
+    r = r * t + 0.12292442f;
+    r = r * t + 0.110794526f;
+    r = r * t + 0.132339073f;
+    r = r * t + 0.131620138f;
+    r *= t * bell;
+    return x > 0.0f ? 1.0f - r : r;
+}
+
 /* y = f(x) */
 MT_FN float act_value(ActAttr a, float x) {
     float t;
     switch (a.act) {
     case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
     case ACT_TANH: return tanhf(x);
-    case ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+    case ACT_GELU: return x * normal_below(x, expf(-0.5f * x * x));
     case ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
     case ACT_SILU: return x / (1.0f + expf(-x));
     case ACT_ELU: return x > 0.0f ? x : a.slope * expm1f(x);
@@ -135,8 +154,8 @@ MT_FN float act_slope(ActAttr a, float s) {
     case ACT_SIGMOID: return s * (1.0f - s);
     case ACT_TANH: return 1.0f - s * s;
     case ACT_GELU:
-        c = 0.5f * (1.0f + erff(s * 0.70710678118654752f));
-        return c + s * 0.39894228040143268f * expf(-0.5f * s * s);
+        t = expf(-0.5f * s * s);
+        return normal_below(s, t) + s * 0.39894228040143268f * t;
     case ACT_GELU_TANH:
         t = tanhf(0.79788456080286536f * (s + 0.044715f * s * s * s));
         c = 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * s * s);

@@ -22,6 +22,6 @@ int pass_checkpoint(Program *p, Compile *under) {
     if (mode == CHECKPOINT_SELECTIVE) code = chain_select(&c, under, segment);
     else if (mode == CHECKPOINT_BUDGET) code = chain_fit(&c, under, segment);
     else chain_choose(&c, mode, segment);
-    if (!code) chain_drop(&c, p, segment, &under->scratch);
+    if (!code) chain_drop(&c, p, segment, NULL, &under->scratch);
     return code;
 }

@@ -38,18 +38,23 @@ void chain_store(const Chain *c, int *segment);
 /* The choice that a mode stands for; not for CHECKPOINT_SELECTIVE and CHECKPOINT_BUDGET, which compare bytes. */
 void chain_choose(const Chain *c, Checkpoint mode, int *segment);
 
-/* Makes light ops before `end` ALONE which the choice stores, if they can run again from what is kept anyway, or from
+/* Does memory limit the op's speed? At most one operation for each byte that it reads or writes. */
+bool op_is_light(const Op *op);
+
+/* Makes ops before `end` ALONE which are `light` and which the choice stores, if they can run again from what is kept anyway, or from
  * what a row of at most `deep` - 1 such ops makes of it. depth[n_bufs] is scratch. USUAL: after a product, a
  * normalisation and its activation or a cast. DEEPEST: the largest `deep`. */
 enum { USUAL = 2, DEEPEST = 4 };
-void chain_lighten(const Chain *c, int deep, int end, int *segment, int *depth);
+typedef bool LightFn(const Op *op);
+void chain_lighten(const Chain *c, int deep, int end, LightFn *light, int *segment, int *depth);
 
 /* What a choice does. lost[n_bufs], by root: storage that does not live until the backward pass; again[forward_end]:
  * ops that run twice; need[n_bufs] is scratch. Returns the seconds of the second runs, by op_seconds. */
 double chain_again(const Chain *c, const int *segment, bool *lost, bool *need, bool *again);
 
-/* Makes a choice in p, the chain's program or a copy of it. On failure p->failed or s->failed is set. */
-void chain_drop(const Chain *c, Program *p, const int *segment, Scratch *s);
+/* Makes a choice in p, the chain's program or a copy of it. twin[n_bufs of the chain's program], or NULL: by buffer that is
+ * lost, the one that a second run makes, else NO_BUF. On failure p->failed or s->failed is set. */
+void chain_drop(const Chain *c, Program *p, const int *segment, int *twin, Scratch *s);
 
 /* Bytes of the placed arena of the whole program under a choice. */
 int chain_arena(const Chain *c, const int *segment, Compile *under, size_t *arena);

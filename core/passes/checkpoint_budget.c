@@ -359,7 +359,7 @@ static void add_candidate(Solver *s) {
 /* Adds candidate `i` with its units up to a cut lightened. */
 static void add_lightened(Solver *s, int i, int cut) {
     memcpy(candidate(s, s->count), candidate(s, i), (size_t)s->c->p->forward_end * sizeof(int));
-    chain_lighten(s->c, USUAL, s->c->cut[cut].at, candidate(s, s->count), s->depth);
+    chain_lighten(s->c, USUAL, s->c->cut[cut].at, op_is_light, candidate(s, s->count), s->depth);
     add_candidate(s);
 }
 

@@ -211,15 +211,19 @@ static int second_buf(Program *p, int b) {
     return n;
 }
 
-/* Puts the second run of a forward op: it reads and writes the twins. */
-static void run_again(Drop *r, const Op *first) {
+/* Puts the second run of a forward op: it reads and writes the twins. alone: it runs for its first output, and updates nothing
+ * (running statistics of a normalisation); in a segment it updates twice what it updates, as PyTorch's checkpoints do. */
+static void run_again(Drop *r, const Op *first, bool alone) {
     Program *p = r->p;
     Op op = *first;
     op.recomputed = true;
     EACH_IN(&op, k)
         if (r->twin[op.in[k]] != NO_BUF) op.in[k] = r->twin[op.in[k]];
     EACH_OUT(first, k) {
-        if (op_info(first->kind)->out[k].updated) continue; /* it is updated in place, twice */
+        const OperandInfo *info = &op_info(first->kind)->out[k];
+        if (info->updated && alone) op.out[k] = NO_BUF;
+        assert(!info->updated || info->optional || !alone);
+        if (info->updated) continue; /* in place */
         op.out[k] = second_buf(p, first->out[k]);
         if (r->lost[program_root(p, first->out[k])]) r->twin[first->out[k]] = op.out[k];
     }
@@ -235,7 +239,7 @@ static void make_alone(Drop *r, int b) {
         int in = op->in[k];
         if (!p->failed && r->lost[program_root(p, in)] && r->twin[in] == NO_BUF) make_alone(r, in);
     }
-    if (!p->failed) run_again(r, op);
+    if (!p->failed) run_again(r, op, true);
 }
 
 /* What a backward op reads in place of `b`: itself, or if it is lost its twin. Its first reader has the whole segment
@@ -247,7 +251,7 @@ static int made_again(Drop *r, int b) {
     int number = r->segment[r->c->writer[program_root(r->p, b)]];
     if (number == ALONE) make_alone(r, b);
     for (int i = number > 0 ? r->first[number] : NO_OP; i != NO_OP && !r->p->failed; i = r->next[i])
-        run_again(r, &r->old.old[i]);
+        run_again(r, &r->old.old[i], false);
     return r->p->failed ? b : r->twin[b];
 }
 
@@ -264,7 +268,7 @@ static void list_segments(Drop *r) {
     }
 }
 
-void chain_drop(const Chain *c, Program *p, const int *segment, Scratch *s) {
+void chain_drop(const Chain *c, Program *p, const int *segment, int *twin, Scratch *s) {
     assert(p->forward_end == c->p->forward_end && p->n_bufs == c->p->n_bufs); /* nothing has changed since chain_find */
     size_t bufs = (size_t)p->n_bufs, forward = (size_t)p->forward_end;
     size_t segments = (size_t)most_segments(c, segment) + 1;
@@ -284,4 +288,5 @@ void chain_drop(const Chain *c, Program *p, const int *segment, Scratch *s) {
         rewrite_put(p, &op);
     }
     rewrite_end(&r.old);
+    if (twin) memcpy(twin, r.twin, (size_t)r.n_bufs * sizeof *twin);
 }

@@ -12,7 +12,7 @@
 #include <assert.h>
 #include <string.h>
 
-static bool is_light(const Op *op) { return op->flops <= op->traffic && op->kind != OP_transfer; }
+bool op_is_light(const Op *op) { return op->flops <= op->traffic && op->kind != OP_transfer; }
 
 /* How many ops must run again, one after the other, before `buf` is there in the backward pass. 0: it is there;
  * DEEPEST: it cannot be made by such ops. */
@@ -23,12 +23,12 @@ static int depth_of(const Chain *c, const int *segment, const int *depth, int bu
     return segment[writer] == STORED && c->saved[root] ? 0 : DEEPEST;
 }
 
-void chain_lighten(const Chain *c, int deep, int end, int *segment, int *depth) {
+void chain_lighten(const Chain *c, int deep, int end, LightFn *light, int *segment, int *depth) {
     assert(deep <= DEEPEST && end <= c->p->forward_end);
     for (int i = 0; i < end; i++) {
         const Op *op = &c->p->ops[i];
         int root = op->out[0] == NO_BUF ? NO_BUF : program_root(c->p, op->out[0]), most = 0;
-        if (segment[i] != STORED || root == NO_BUF || c->writer[root] != i || !is_light(op)) continue;
+        if (segment[i] != STORED || root == NO_BUF || c->writer[root] != i || !light(op)) continue;
         EACH_IN(op, k) {
             int d = depth_of(c, segment, depth, op->in[k]);
             if (d > most) most = d;
@@ -43,7 +43,7 @@ typedef struct Choice { const Chain *c; const int *segment; } Choice;
 
 static void drop(Program *p, const void *choice, Scratch *s) {
     const Choice *made = choice;
-    chain_drop(made->c, p, made->segment, s);
+    chain_drop(made->c, p, made->segment, NULL, s);
 }
 
 int chain_arena(const Chain *c, const int *segment, Compile *under, size_t *arena) {
@@ -57,7 +57,7 @@ int chain_select(const Chain *c, Compile *under, int *segment) {
     if (under->scratch.failed) return OK;
     for (int deep = 0; deep <= DEEPEST; deep++) {
         chain_store(c, tried);
-        chain_lighten(c, deep, c->p->forward_end, tried, depth);
+        chain_lighten(c, deep, c->p->forward_end, op_is_light, tried, depth);
         int code = chain_arena(c, tried, under, &arena);
         if (code) return code;
         if (arena >= least) continue;

@@ -14,6 +14,8 @@ static bool asked_for(const Program *p, const Op *op, Inplace mode) {
     if (op->kind == OP_all_reduce || op_info(op->kind)->asks) return true;
     if (op->kind == OP_add && p->bufs[op->out[0]].category == CAT_ACTIVATION_GRADIENTS) return true;
     if (mode != INPLACE_MARKED) return mode == INPLACE_ON;
+    if (op->kind == OP_mul_da || (op->kind == OP_mul && op->attr.mul.f.act && p->bufs[op->out[0]].category == CAT_ACTIVATION_GRADIENTS))
+        return true;
     if (op->kind == OP_cross_entropy_dx || op->kind == OP_linear_cross_entropy_dx || op->kind == OP_element_loss_dx)
         return true;
     if (op->kind == OP_act || op->kind == OP_act_dx) return op->attr.act.inplace;

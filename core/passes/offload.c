@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "checkpoint.h"
+#include "levels.h"
 #include "rewrite.h"
 
 /* An activation that may be moved to the host. */
@@ -116,10 +117,6 @@ static void go(Program *p, const void *choice, Scratch *s) {
 
 /* ---- which may stay */
 
-/* A node of a tree over the ops, for its range of them: the most bytes alive at one of them, and how many bytes of that
- * were added to the whole range at once (and not to its children). */
-typedef struct Level { size_t most, more; } Level;
-
 /* The finished program in which all have been moved. */
 typedef struct Tide {
     const Program *p;
@@ -127,67 +124,23 @@ typedef struct Tide {
     size_t *ebb;        /* by op: the bytes alive */
     size_t most;        /* the most of ebb */
     int *made, *read;   /* by buffer: the op whose first output it is; the first op whose first input it is */
-    Level *level;       /* [2 ops]: the bytes alive with those that stay. Node 1 is the root, node k has the children 2 k
-                         * and 2 k + 1, leaf `ops` + i is op i. */
-    int ops;            /* leaves of the tree: a power of two */
+    Levels levels;      /* the bytes alive with those that stay */
 } Tide;
 
-static size_t most_below(const Level *level, int node) {
-    return max_size(level[2 * node].most, level[2 * node + 1].most) + level[node].more;
-}
-
-/* The most bytes alive at an op of [from, to) that is in the range of `node`: `ops` ops, from `first` on. */
-static size_t most_alive(const Tide *f, int node, int first, int ops, int from, int to) {
-    if (to <= first || first + ops <= from) return 0;
-    if (from <= first && first + ops <= to) return f->level[node].most;
-    size_t low = most_alive(f, 2 * node, first, ops / 2, from, to);
-    size_t high = most_alive(f, 2 * node + 1, first + ops / 2, ops / 2, from, to);
-    return max_size(low, high) + f->level[node].more;
-}
-
-/* Adds bytes to those ops. */
-static void raise_level(const Tide *f, int node, int first, int ops, int from, int to, size_t bytes) {
-    if (to <= first || first + ops <= from) return;
-    if (from <= first && first + ops <= to) {
-        f->level[node].most += bytes;
-        f->level[node].more += bytes;
-        return;
-    }
-    raise_level(f, 2 * node, first, ops / 2, from, to, bytes);
-    raise_level(f, 2 * node + 1, first + ops / 2, ops / 2, from, to, bytes);
-    f->level[node].most = most_below(f->level, node);
-}
-
-/* The ops [*from, *to) at which the storage is free because its activation was moved. It is free from the op on that
- * writes something else into it, or after its last reader; and until the copy back. */
-static void find_gap(const Tide *f, const Trip *t, int *from, int *to) {
-    const Program *p = f->p;
-    int root = program_root(p, t->buf);
-    for (*from = f->made[t->host] + 1; *from <= f->life[root].last; ++*from) {
-        const Op *op = &p->ops[*from];
-        if (op->kind != OP_view && op->out[0] != NO_BUF && program_root(p, op->out[0]) == root) break;
-    }
-    *to = f->read[t->host];
-}
-
-/* Does the activation stay, because no more than `limit` bytes are then alive? If so, it is added to the levels. */
+/* Does the activation stay, because no more than `limit` bytes are then alive? If so, it is added to the levels. Its storage is
+ * free because it was moved until the copy back. */
 static bool stays(const Tide *f, const Trip *t, size_t limit, size_t alignment) {
-    int from, to;
-    size_t bytes = align_up(f->life[program_root(f->p, t->buf)].bytes, alignment);
-    find_gap(f, t, &from, &to);
-    if (from < to && most_alive(f, 1, 0, f->ops, from, to) + bytes > limit) return false;
-    raise_level(f, 1, 0, f->ops, from, to, bytes);
+    const int from = levels_free_from(f->p, f->life, t->buf, f->made[t->host]), to = f->read[t->host];
+    const size_t bytes = align_up(f->life[program_root(f->p, t->buf)].bytes, alignment);
+    if (from < to && levels_most(&f->levels, from, to) + bytes > limit) return false;
+    levels_raise(&f->levels, from, to, bytes);
     return true;
 }
 
 /* going[n]: the trips that must be made so that no more than `limit` bytes are alive; returns how many. */
 static int pick(const Tide *f, const Trip *trip, int n, size_t limit, size_t alignment, Trip *going) {
     int left = 0;
-    for (int i = 0; i < f->ops; i++) f->level[f->ops + i] = (Level){i < f->p->n_ops ? f->ebb[i] : 0, 0};
-    for (int node = f->ops - 1; node > 0; node--) {
-        f->level[node].more = 0;
-        f->level[node].most = most_below(f->level, node);
-    }
+    levels_fill(&f->levels, f->ebb);
     for (int i = 0; i < n; i++)
         if (!stays(f, &trip[i], limit, alignment)) going[left++] = trip[i];
     return left;
@@ -209,12 +162,11 @@ static int fit(const Program *p, const Tide *f, const Trip *trip, int n, Compile
 
 /* going[*left]: the trips to make. all: p with all of them made, finished. */
 static int choose(const Program *p, const Trip *trip, int n, const Program *all, Compile *c, Trip *going, int *left) {
-    size_t bufs = (size_t)all->n_bufs, ops = 1;
+    const size_t bufs = (size_t)all->n_bufs;
     Scratch *s = &c->scratch;
-    while (ops < (size_t)all->n_ops) ops *= 2;
     Tide f = {all, scratch_new(s, bufs, sizeof *f.life), scratch_new(s, (size_t)all->n_ops, sizeof *f.ebb), 0,
               scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(int)),
-              scratch_new(s, 2 * ops, sizeof(Level)), (int)ops};
+              levels_new(all->n_ops, s)};
     if (s->failed) return OK;
     for (int i = all->n_ops - 1; i >= 0; i--) {
         const Op *op = &all->ops[i];

@@ -282,7 +282,7 @@ int setting_set_number(Settings *s, const Setting *setting, double value, Err *e
 }
 
 Settings settings_default(void) {
-    Settings s = {.offload_least = 4096, .page_least = PAGE_LEAST};
+    Settings s = {.recompute_least = 4096, .offload_least = 4096, .page_least = PAGE_LEAST};
     for (size_t i = 0; i < ARRAY_LEN(settings); i++) {
         const Setting *setting = &settings[i];
         const char *end;

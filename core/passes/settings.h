@@ -188,6 +188,8 @@ typedef struct Settings {
     int accumulate;          /* micro-batches per update, at least 1 */
     Checkpoint checkpoint;
     size_t budget;           /* bytes, for CHECKPOINT_BUDGET */
+    bool recompute_light;    /* what light ops make of kept activations is not kept, where that lowers the peak */
+    size_t recompute_least;  /* bytes: smaller activations are kept, since an op takes a while to start */
     Offload offload;
     size_t offload_budget;   /* bytes of the device, for OFFLOAD_BUDGET; else 0 */
     size_t offload_least;    /* bytes: smaller activations stay, since starting a copy takes longer than the copy */
@@ -217,7 +219,7 @@ typedef struct Settings {
     bool parts; /* forward, backward and update can run one by one; then accumulate is 1 */
 } Settings;
 
-/* The defaults of settings.def, offload_least 4 KiB and page_least PAGE_LEAST. */
+/* The defaults of settings.def, recompute_least and offload_least 4 KiB and page_least PAGE_LEAST. */
 Settings settings_default(void);
 /* Do the optimizer's states of a parameter of that shape wait in the host's memory? */
 bool optimizer_pages(const Settings *s, const Shape *like);

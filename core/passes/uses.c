@@ -13,6 +13,13 @@ static void link_read(Uses *u, int read, int buf) {
     u->first[buf] = read;
 }
 
+static void unlink_read(Uses *u, int read, int buf) {
+    int before = u->before[read], next = u->next[read];
+    if (before < 0) u->first[buf] = next;
+    else u->next[before] = next;
+    if (next >= 0) u->before[next] = before;
+}
+
 bool uses_open(Uses *u, Program *p, Scratch *s) {
     size_t reads = (size_t)p->n_ops * OP_IN, bufs = (size_t)p->n_bufs;
     *u = (Uses){p, p->n_ops, scratch_new(s, bufs, sizeof(int)), scratch_new(s, reads, sizeof(int)),
@@ -49,11 +56,14 @@ void uses_move(Uses *u, int from, int to) {
 void uses_drop(Uses *u, int op) {
     assert(op >= 0 && op < u->n_ops && !u->dropped[op]);
     u->dropped[op] = true;
-    EACH_IN(&u->p->ops[op], k) {
-        int buf = u->p->ops[op].in[k], read = op * OP_IN + k;
-        int before = u->before[read], next = u->next[read];
-        if (before < 0) u->first[buf] = next;
-        else u->next[before] = next;
-        if (next >= 0) u->before[next] = before;
-    }
+    EACH_IN(&u->p->ops[op], k) unlink_read(u, op * OP_IN + k, u->p->ops[op].in[k]);
+}
+
+void uses_swap(Uses *u, int op) {
+    int *in = u->p->ops[op].in;
+    const int first = in[0], second = in[1];
+    for (int k = 0; k < 2; k++) unlink_read(u, op * OP_IN + k, in[k]);
+    in[0] = second;
+    in[1] = first;
+    for (int k = 0; k < 2; k++) link_read(u, op * OP_IN + k, in[k]);
 }

@@ -24,6 +24,8 @@ void uses_close(Uses *u);
 int uses_reader(const Uses *u, int buf);
 /* Lets all ops that read `from` read `to`. */
 void uses_move(Uses *u, int from, int to);
+/* The op's inputs 0 and 1 change places. */
+void uses_swap(Uses *u, int op);
 /* Marks an op, once, as one that uses_close takes out: it reads nothing from now on. What it makes must have no reader,
  * or get another maker. */
 void uses_drop(Uses *u, int op);

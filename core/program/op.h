@@ -111,6 +111,9 @@ typedef struct LossAttr {
     float beta;
     int32_t chunks, tf32, world, rank;
 } LossAttr;
+/* f: what a product of two tensors applies to the first, or ACT_NONE; of: the type to which f(a) is rounded, as if it were
+ * stored */
+typedef struct MulAttr { ActAttr f; DType of; } MulAttr;
 typedef struct OptimAttr { OptimRule rule; } OptimAttr;
 typedef struct CountAttr { int32_t by; } CountAttr;      /* the ranks of a training: each draws for its micro-batches */
 /* The axes along which the ranks of a training are arranged: enum, name, and what differs from rank to rank */
@@ -185,6 +188,7 @@ typedef union Attr {
     TriangleAttr triangle;
     PoolAttr pool;
     ActAttr act;
+    MulAttr mul;
     DropAttr drop;
     AxisAttr axis;
     BroadcastAttr broadcast;

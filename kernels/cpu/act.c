@@ -39,6 +39,31 @@ HOT void act_dx_block(const ActAttr *f, float *dx, const float *dy, const float 
     }
 }
 
+HOT static void multiply(float *to, const float *a, const float *b, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) to[i] = a[i] * b[i];
+}
+
+HOT static void round_bf16(float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_BF16, x[i]);
+}
+
+HOT static void round_f16(float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_F16, x[i]);
+}
+
+static void round_block(DType type, float *x, int64_t n) {
+    if (type == DT_BF16) round_bf16(x, n);
+    if (type == DT_F16) round_f16(x, n);
+}
+
+void act_rounded_block(const MulAttr *f, float *y, const float *x, int64_t n) {
+    act_block(&f->f, y, x, n);
+    round_block(f->of, y, n);
+}
+
 static void act_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], to[BLOCK];
     float *y = block_target(&a->act.y, begin, to);
@@ -53,6 +78,26 @@ static void act_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     float *dx = block_target(&a->act_dx.dx, begin, to);
     act_dx_block(&a->attr->act, dx, dy, s, end - begin);
     block_store(&a->act_dx.dx, begin, end - begin, dx);
+}
+
+/* da may lie where b does, and dy and a where nothing is written. */
+static void mul_da_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const MulAttr *f = &a->attr->mul;
+    float one[BLOCK], two[BLOCK], saved[BLOCK], product[BLOCK], to[BLOCK];
+    const int64_t n = end - begin;
+    multiply(product, block_load(&a->mul_da.b, begin, n, one), block_load(&a->mul_da.dy, begin, n, two), n);
+    round_block(f->of, product, n);
+    float *da = block_target(&a->mul_da.da, begin, to);
+    act_dx_block(&f->f, da, product, block_load(&a->mul_da.a, begin, n, saved), n);
+    block_store(&a->mul_da.da, begin, n, da);
+}
+
+int k_cpu_mul_da(const KArgs *a, Err *e) {
+    (void)e;
+    assert(a->mul_da.b.count == a->mul_da.da.count && a->mul_da.dy.count == a->mul_da.da.count);
+    assert(a->mul_da.a.count == a->mul_da.da.count && a->attr->mul.f.act < ACT_COUNT);
+    blocks_run(a, a->mul_da.da.count, mul_da_piece);
+    return OK;
 }
 
 int k_cpu_act(const KArgs *a, Err *e) {
@@ -178,11 +223,6 @@ HOT static void bits_slopes(const char *bits, int64_t at, int64_t n, const float
 #pragma omp simd
         for (int k = 0; k < WORD; k++) slope[i + k] = word >> k & 1 ? yes : no;
     }
-}
-
-HOT static void multiply(float *to, const float *a, const float *b, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] = a[i] * b[i];
 }
 
 typedef struct Bits { const ActAttr *f; const View *s; uint32_t *bits; float value[2]; } Bits;

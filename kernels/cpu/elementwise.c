@@ -1,6 +1,7 @@
 /* elementwise.c: add, mul, copy, cast, view, accumulate. */
 #include <string.h>
 
+#include "act.h"
 #include "parallel.h"
 
 HOT static void add_block(float *y, const float *a, const float *b, int64_t n) {
@@ -29,10 +30,15 @@ HOT static void mul_block(float *y, const float *a, const float *b, int64_t n) {
 }
 
 static void mul_piece(const KArgs *a, int64_t begin, int64_t end) {
-    float one[BLOCK], two[BLOCK], to[BLOCK];
+    float one[BLOCK], two[BLOCK], gate[BLOCK], to[BLOCK];
     int64_t n = end - begin;
+    const float *first = block_load(&a->mul.a, begin, n, one);
     float *y = block_target(&a->mul.y, begin, to);
-    mul_block(y, block_load(&a->mul.a, begin, n, one), block_load(&a->mul.b, begin, n, two), n);
+    if (a->attr->mul.f.act) {
+        act_rounded_block(&a->attr->mul, gate, first, n);
+        first = gate;
+    }
+    mul_block(y, first, block_load(&a->mul.b, begin, n, two), n);
     block_store(&a->mul.y, begin, n, y);
 }
 

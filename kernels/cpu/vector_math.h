@@ -14,7 +14,6 @@ __attribute__((simd("notinbranch"))) float cosf(float);
 __attribute__((simd("notinbranch"))) float sinf(float);
 #if __GLIBC__ > 2 || __GLIBC_MINOR__ >= 35
 __attribute__((simd("notinbranch"))) float tanhf(float);
-__attribute__((simd("notinbranch"))) float erff(float);
 __attribute__((simd("notinbranch"))) float expm1f(float);
 __attribute__((simd("notinbranch"))) float log1pf(float);
 #endif

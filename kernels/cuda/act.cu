@@ -18,6 +18,22 @@ template <ActFn ACT> struct ActSlope {
     }
 };
 
+template <ActFn ACT> struct Gated {
+    enum { INPUTS = 2 };
+    MulAttr f;
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t) const {
+        for (int i = 0; i < QUAD; i++) y[i] = dtype_round(f.of, act_value(act_as(f.f, ACT), x[0][i])) * x[1][i];
+    }
+};
+
+template <ActFn ACT> struct GatedSlope {
+    enum { INPUTS = 3 };
+    MulAttr f;
+    __device__ void four(float *da, const float (*x)[QUAD], int64_t) const {
+        for (int i = 0; i < QUAD; i++) da[i] = dtype_round(f.of, x[0][i] * x[1][i]) * act_slope(act_as(f.f, ACT), x[2][i]);
+    }
+};
+
 static int unknown(const KArgs *a, Err *e) {
     return err_set(e, ERR_INTERNAL, "%s: expected one of %d activations, found number %d", op_info(a->kind)->name,
                    (int)ACT_COUNT, (int)a->attr->act.act);
@@ -41,6 +57,32 @@ int k_cuda_act_dx(const KArgs *a, Err *e) {
     switch (a->attr->act.act) {
 #define X(name, text, saved) \
     case ACT_##name: return elements_run(a, e, ActSlope<ACT_##name>{a->attr->act}, x);
+    ACTS(X)
+#undef X
+    default: return unknown(a, e);
+    }
+}
+
+/* ---- products of f(a) and b, which join.cu's mul hands on */
+
+extern "C" int gated_run(const KArgs *a, Err *e) {
+    ElementsOf<2> x = {{elements_of(&a->mul.a), elements_of(&a->mul.b)}};
+    switch (a->attr->mul.f.act) {
+#define X(name, text, saved) \
+    case ACT_##name: return elements_run(a, e, Gated<ACT_##name>{a->attr->mul}, x);
+    ACTS(X)
+#undef X
+    default: return unknown(a, e);
+    }
+}
+
+int k_cuda_mul_da(const KArgs *a, Err *e) {
+    const View *b = &a->mul_da.b, *dy = &a->mul_da.dy;
+    ElementsOf<3> x = {{elements_of(b), elements_of(dy), elements_of(&a->mul_da.a)}};
+    assert(b->count == a->mul_da.da.count && dy->count == b->count && a->mul_da.a.count == b->count);
+    switch (a->attr->mul.f.act) {
+#define X(name, text, saved) \
+    case ACT_##name: return elements_run(a, e, GatedSlope<ACT_##name>{a->attr->mul}, x);
     ACTS(X)
 #undef X
     default: return unknown(a, e);

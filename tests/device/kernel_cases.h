@@ -48,6 +48,7 @@ static const OpTest op_tests[] = {
     {OP_count_call, "", "c1", fill_calls},
     {OP_add, "fx gx", "fx", NULL},
     {OP_mul, "fx fx", "gx", NULL},
+    {OP_mul_da, "fx gx fx", "gx", NULL},
     {OP_broadcast, "fx fz", "fx", NULL},
     {OP_broadcast_ds, "fx fx", "fz", NULL},
     {OP_concat, "fx fz fx", "fy", NULL},
@@ -134,6 +135,8 @@ static const OpTest op_tests[] = {
 #define POOL_RELU(kh, kw, sh, sw, ph, pw, dh, dw) .attr.pool = \
     {{kh, kw}, {sh, sw}, {ph, pw}, {dh, dw}, 0, 0, {.act = ACT_RELU}}
 #define BOTH_ACT(f, shape) {#f, OP_act, .x = shape, ACT(f)}, {#f, OP_act_dx, .x = shape, ACT(f)}
+#define BOTH_GATED(f_, shape) \
+    {#f_, OP_mul, .x = shape, .attr.mul.f = {.act = ACT_##f_}}, {#f_, OP_mul_da, .x = shape, .attr.mul.f = {.act = ACT_##f_}}
 #define BOTH_POOL(op, text, X, Y, ...) \
     {text, OP_##op, .x = X, .y = Y, __VA_ARGS__}, {text, OP_##op##_dx, .x = X, .y = Y, __VA_ARGS__}
 #define AXIS(axis_, start_) .attr.axis = {axis_, start_}
@@ -479,7 +482,7 @@ static const Case cases[] = {
     {"one", OP_add, .x = ONE}, {"odd", OP_add, .x = ODD}, {"several blocks", OP_add, .x = BIG},
     {"image", OP_add, .x = IMAGE},
     {"one", OP_mul, .x = ONE}, {"odd", OP_mul, .x = ODD}, {"several blocks", OP_mul, .x = BIG},
-    {"image", OP_mul, .x = IMAGE},
+    {"image", OP_mul, .x = IMAGE}, BOTH_GATED(SILU, BIG), BOTH_GATED(GELU, ODD), BOTH_GATED(GELU_TANH, IMAGE), BOTH_GATED(SILU, ONE),
     {"channels", OP_concat, .x = IMAGE, .z = S4(2, 4, 5, 7), .y = S4(2, 10, 5, 7), AXIS(1, 0)},
     {"height", OP_concat, .x = IMAGE, .z = S4(2, 3, 1, 7), .y = S4(2, 3, 11, 7), AXIS(2, 0)},
     {"width", OP_concat, .x = IMAGE, .z = S4(2, 3, 5, 2), .y = S4(2, 3, 5, 16), AXIS(3, 0)},

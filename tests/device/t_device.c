@@ -113,6 +113,8 @@ static Lockstep check(Device *device, const Net *net, int chunks, Precision prec
     s.accumulate = updates[update].accumulate;
     s.offload = update % 2 ? OFFLOAD_ALL : OFFLOAD_NONE;
     s.offload_least = 0;
+    s.recompute_light = update % 3 != 2;
+    s.recompute_least = 0;
     s.page_least = 1;
     Network *n = net_new(net->text, net->loss, net->input, &e);
     const bool made = n && (s.optimizer.kind != OPTIM_Rule || formula_read(&s.optimizer.formula, REF_FORMULA, &e) == OK);

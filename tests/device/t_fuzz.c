@@ -262,6 +262,8 @@ static Settings settings(void) {
     s.keep_gradients = below(4) == 0;
     s.offload = below(3) ? OFFLOAD_NONE : OFFLOAD_ALL;
     s.offload_least = (size_t)below(200);
+    s.recompute_light = below(2);
+    s.recompute_least = (size_t)below(200);
     s.page_least = below(200);
     s.scaler.enabled = (Ternary)below(3);
     return s;

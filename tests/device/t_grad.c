@@ -297,6 +297,8 @@ static void check_chunks(Network *net, const char *layer, const char *loss, int 
     s.keep_gradients = true;
     s.optimizer.rule.lr = 0;
     s.checkpoint = CHECKPOINT_MARKED;
+    s.recompute_light = true;
+    s.recompute_least = 0;
     s.loss_chunks = chunks;
     if (!ok(net && compile(net, &s, cpu, NULL, NULL, &p, &e) == OK, "%s with %s compiles", layer, loss))
         printf("# %s\n", e.text);

@@ -479,7 +479,19 @@ static void test_dropout(void) {
     is_int(zeros, N, "p = 1 drops everything, p = 0 nothing");
 }
 
+/* The normal distribution is right to a few places of itself, far below 0, too. */
+static void test_normal(void) {
+    double worst = 0;
+    for (int i = -1300; i <= 1300; i++) {
+        const float x = (float)i / 100;
+        const double right = erfc(-(double)x / sqrt(2)) / 2, bell = exp(-(double)x * (double)x / 2);
+        worst = fmax(worst, fabs((double)normal_below(x, (float)bell) / right - 1));
+    }
+    ok(worst < 4e-7, "the normal distribution is within %g of itself", worst);
+}
+
 int main(void) {
+    test_normal();
     static const Half halves[] = {{"bf16", bf16_from_f32, bf16_to_f32, 7, 127},
                                   {"f16", f16_from_f32, f16_to_f32, 10, 15}};
     test_slopes();

@@ -268,6 +268,8 @@ static void tensors(void) {
                 s.mesh.tensor = turn % 3 && k != 3 ? 2 : 4 >> (k == 3);
                 s.accumulate = 1 + turn % 2;
                 s.checkpoint = (Checkpoint)(turn % CHECKPOINT_BUDGET);
+                s.recompute_light = turn / 2 % 2 == 0;
+                s.recompute_least = 0;
                 s.offload = turn % 4 == 3 ? OFFLOAD_ALL : OFFLOAD_NONE;
                 s.offload_least = 0;
                 s.optimizer.rule.clip_norm = turn % 2 ? 0.5f : 0.0f;
@@ -302,6 +304,8 @@ static void stages(void) {
                 s.accumulate = 1 + turn % 2;
                 s.allocator = (AllocKind)(turn % ALLOC_COUNT);
                 s.checkpoint = (Checkpoint)(turn % CHECKPOINT_BUDGET);
+                s.recompute_light = turn / 2 % 2 == 0;
+                s.recompute_least = 0;
                 s.offload = turn % 4 == 3 ? OFFLOAD_ALL : OFFLOAD_NONE;
                 s.offload_least = 0;
                 s.optimizer.rule.clip_norm = turn % 2 ? 0.5f : 0.0f;
@@ -465,6 +469,8 @@ static void pipelines(void) {
             compare("cpu", net, cut[k].name, 4, &s);
             s.precision = precisions[turn % 4];
             s.checkpoint = (Checkpoint)(turn % CHECKPOINT_BUDGET);
+            s.recompute_light = turn / 2 % 2 == 0;
+            s.recompute_least = 0;
             s.optimizer.rule.clip_norm = turn % 2 && !frozen ? 0.5f : 0.0f;
             s.allocator = (AllocKind)(turn % ALLOC_COUNT);
             s.gather_ahead = turn % 3;

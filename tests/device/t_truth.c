@@ -45,6 +45,8 @@ static void combinations(const Network *net, int step, int block, int chunks) {
                 s.allocator = (AllocKind)(i / CHECKPOINT_BUDGET / 3);
                 s.offload = i / step % 2 ? OFFLOAD_ALL : OFFLOAD_NONE;
                 s.offload_least = 0;
+                s.recompute_light = i / step % 3 != 1;
+                s.recompute_least = 0;
                 truth_describe(what, sizeof what, &s);
                 int code = truth_check(device, net, &s, i % 5 == 0, loss, &e);
                 if (!ok(code == OK, "%s", what)) printf("# %s\n", e.text);

@@ -246,7 +246,8 @@ tap.is(mixed["2.weight"], "BF16", "float(): of this layer alone")
 
 -- A frozen base keeps no gradient, no state, and no input that its own gradient alone would read.
 local function categories(model)
-  local trainer <close> = assert(mt.trainer{model = model, input = {24}, loss = nn.CrossEntropyLoss(), batch = 4, optimizer = optim.AdamW{}})
+  local trainer <close> = assert(mt.trainer{model = model, input = {24}, loss = nn.CrossEntropyLoss(), batch = 4, optimizer = optim.AdamW{},
+    recompute_light = false})
   local sums = trainer:predicted(2).peak.categories
   return sums, trainer.network:parameters()
 end

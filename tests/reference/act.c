@@ -95,6 +95,16 @@ void ref_act_dx(Ref *r) {
         r->act_dx.dx.at[i] = r->act_dx.dy.at[i] * derivative(&r->attr->act, r->act_dx.s.at[i]);
 }
 
+/* f(a) b: what a type would make of f(a) is left to the tolerance. */
+void ref_mul(Ref *r) {
+    for (int64_t i = 0; i < r->mul.y.count; i++) r->mul.y.at[i] = value(&r->attr->mul.f, r->mul.a.at[i]) * r->mul.b.at[i];
+}
+
+void ref_mul_da(Ref *r) {
+    for (int64_t i = 0; i < r->mul_da.da.count; i++)
+        r->mul_da.da.at[i] = r->mul_da.b.at[i] * r->mul_da.dy.at[i] * derivative(&r->attr->mul.f, r->mul_da.a.at[i]);
+}
+
 /* The weight for element i: that of its channel (dimension 1), or the only one. */
 static int64_t slope_of(const Tensor *x, const Tensor *w, int64_t i) {
     int64_t inner = 1;

@@ -14,7 +14,7 @@ RefFn *const ref_table[OP_KIND_COUNT] = {
     [OP_first_place] = ref_first_place, [OP_add_rows] = ref_add_rows, [OP_add_rows_dw] = ref_add_rows_dw,
     [OP_rotary] = ref_rotary, [OP_upsample] = ref_upsample, [OP_upsample_dx] = ref_upsample_dx,
     [OP_broadcast] = ref_broadcast, [OP_broadcast_ds] = ref_broadcast_ds,
-    [OP_mul] = ref_mul, [OP_concat] = ref_concat, [OP_slice] = ref_slice, [OP_slice_dx] = ref_slice_dx,
+    [OP_mul] = ref_mul, [OP_mul_da] = ref_mul_da, [OP_concat] = ref_concat, [OP_slice] = ref_slice, [OP_slice_dx] = ref_slice_dx,
     [OP_binary] = ref_binary, [OP_binary_da] = ref_binary_da, [OP_reduce] = ref_reduce,
     [OP_reduce_dx] = ref_reduce_dx, [OP_where] = ref_where, [OP_gather] = ref_gather, [OP_gather_dx] = ref_gather_dx,
     [OP_dora_norm] = ref_dora_norm, [OP_dora] = ref_dora, [OP_dora_dm] = ref_dora_dm,

@@ -17,9 +17,6 @@ static void move_part(const Tensor *whole, const Tensor *part, int axis, int64_t
     }
 }
 
-void ref_mul(Ref *r) {
-    for (int64_t i = 0; i < r->mul.y.count; i++) r->mul.y.at[i] = r->mul.a.at[i] * r->mul.b.at[i];
-}
 
 /* The element of `s`, whose sizes are those of x or 1, that belongs to element i of `x`. */
 static int64_t broadcast_place(const Tensor *x, const Tensor *s, int64_t i) {

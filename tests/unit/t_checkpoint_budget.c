@@ -61,7 +61,7 @@ static void choose_from(Choices *o, int from) {
         add_choice(o, o->segment);
         for (int cut = 1; cut < o->c->n_cuts; cut++) {
             memcpy(o->light, o->segment, (size_t)o->c->p->forward_end * sizeof *o->light);
-            chain_lighten(o->c, USUAL, o->c->cut[cut].at, o->light, o->depth);
+            chain_lighten(o->c, USUAL, o->c->cut[cut].at, op_is_light, o->light, o->depth);
             add_choice(o, o->light);
         }
         return;

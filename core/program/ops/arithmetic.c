@@ -8,14 +8,42 @@ static void add_gradient(Gradients *g, const Op *f, int dy) {
     gradient_pass(g, f, f->add.b, dy);
 }
 
+/* Of f(a) b: that of a first, which has the place of b, where nothing else reads it; that of b then has the place of a. */
+static void gated_gradient(Gradients *g, const Op *f, int dy) {
+    const int da = gradient_buf_wanted(g, f->mul.a);
+    if (da != NO_BUF) {
+        Op *op = gradient_op(g, OP_mul_da, f);
+        op->mul_da.b = f->mul.b;
+        op->mul_da.dy = dy;
+        op->mul_da.a = f->mul.a;
+        op->mul_da.da = da;
+        gradient_add(g, f, f->mul.a, da);
+    }
+    gradient_by(g, OP_mul, f, f->mul.b, f->mul.a, dy);
+}
+
 /* The gradient of a factor is dy times the other factor. */
 static void mul_gradient(Gradients *g, const Op *f, int dy) {
+    if (f->attr.mul.f.act) {
+        gated_gradient(g, f, dy);
+        return;
+    }
     gradient_by(g, OP_mul, f, f->mul.a, dy, f->mul.b);
     gradient_by(g, OP_mul, f, f->mul.b, dy, f->mul.a);
 }
 
+static void mul_show(const Attr *a, Line *l) {
+    if (a->mul.f.act) line_put(l, " f=%s", act_name(a->mul.f.act));
+}
+
+static bool mul_da_fits(const Operands *o) {
+    const ActFn f = o->attr->mul.f.act;
+    return fits_pair(o) && same_elements(o->mul_da.a, o->mul_da.da) && f && !act_saves_output(f);
+}
+
 const OpRule rule_add = {fits_pair, NULL, add_gradient, NULL};
-const OpRule rule_mul = {fits_pair, NULL, mul_gradient, NULL};
+const OpRule rule_mul = {fits_pair, NULL, mul_gradient, mul_show};
+const OpRule rule_mul_da = {mul_da_fits, NULL, NULL, mul_show};
 
 /* ---- one of the two is broadcast */
 

@@ -159,16 +159,24 @@ local function pooling_text(self)
   return ""
 end
 
+-- A note about outputs that are computed twice
+local function again_text(self)
+  if self.settings.checkpoint ~= "none" then return "; checkpointing drops the others and computes them again" end
+  for _, buf in ipairs(buffers(self, "activations")) do
+    if buf.name:find "%.again$" then return "; light ops make others again: recompute_light" end
+  end
+  return ""
+end
+
 function REASONS.activations(self, by_hand, step)
   if self.settings.mode == "eval" then return "each output is freed after its last reader" end
   if step > by_hand then
     return ("of %s: also outputs of layers without parameters, casts, pooling indices, and the last output, whose "
-      .. "storage its gradient takes over"):format(outputs_text(self))
+      .. "storage its gradient takes over%s"):format(outputs_text(self), again_text(self))
   end
   local host = self.prediction.host - paged_bytes(self)
   return ("of %s: those that are alive at %s%s%s%s"):format(outputs_text(self), self.prediction.peak.op,
-    pooling_text(self),
-    self.settings.checkpoint == "none" and "" or "; checkpointing drops the others and computes them again",
+    pooling_text(self), again_text(self),
     host == 0 and "" or ("; others wait in %d bytes of the host's memory"):format(host))
 end
 
