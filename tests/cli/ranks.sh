@@ -84,7 +84,8 @@ for stage in 1 2 3; do
     holds "2 * $divided >= $states && 2 * $divided < 1.02 * $states" "stage $stage has half of the optimizer's states"
 done
 is "$(figure ZeRO-1 predicted_sent_bytes) $(figure ZeRO-2 predicted_sent_bytes)" "$sent $sent" "stages 1 and 2 send what data parallel sends"
-holds "$(figure ZeRO-3 predicted_sent_bytes) > 1.45 * $sent && $(figure ZeRO-3 predicted_sent_bytes) <= 1.5 * $sent" "stage 3 half as much again"
+# Light ops that run again gather small weights once more.
+holds "$(figure ZeRO-3 predicted_sent_bytes) > 1.45 * $sent && $(figure ZeRO-3 predicted_sent_bytes) <= 1.52 * $sent" "stage 3 half as much again"
 holds "$(figure "stage 2 two micro-batches" gradients_bytes) < 0.6 * $(figure "stage 0 two micro-batches" gradients_bytes)" "stage 2 halves gradients that are kept"
 holds "$(figure ZeRO-3 weights_bytes) < 0.6 * $(figure ZeRO-2 weights_bytes)" "stage 3 halves weights, but for the layer that computes"
 holds "$(figure tensor activations_bytes) < 0.8 * $(figure "one rank" activations_bytes)" "divided products have fewer activations"
