@@ -186,7 +186,8 @@ local function beside(file)
   local version, threads
   csv.read(RESULTS .. file, function(v)
     lines[#lines + 1] = {v.network, v.precision, ("%.1f"):format(v.memtide_step_ms), ("%.1f"):format(v.pytorch_step_ms),
-      ("%.2f"):format(v.time_ratio), ("%.0f %%"):format(100 * v.roof_share), grouped(v.memtide_peak_bytes), grouped(v.pytorch_peak_bytes), ("%.2f"):format(v.peak_ratio), v.load}
+      ("%.2f"):format(v.time_ratio), ("%.0f %%"):format(100 * v.roof_share),
+      grouped(v.memtide_peak_bytes), grouped(v.pytorch_peak_bytes), ("%.2f"):format(v.peak_ratio), v.load}
     version, threads = v.pytorch, v.threads
   end)
   put(lines, {true, true})

@@ -17,7 +17,8 @@ local FORMULAS = {
 local function activations(layers, t, sequence)
   local rows = common.predicted(mt.experiment{
     name = "layer", model = mt.models.GPT{block_size = S, vocab_size = 64, n_layer = layers, n_head = A, n_embd = H, dropout = 0.1},
-    input = {S}, batch = B, loss = mt.nn.CrossEntropyLoss(), optimizer = mt.optim.AdamW{lr = 1e-4}, precision = "master_bf16", recompute_light = false, -- as the paper counts
+    input = {S}, batch = B, loss = mt.nn.CrossEntropyLoss(), optimizer = mt.optim.AdamW{lr = 1e-4}, precision = "master_bf16",
+    recompute_light = false, -- as the paper counts
     world = t, mesh = t > 1 and {tensor = t} or nil, sequence_parallel = sequence,
   })
   return rows[1].activations_bytes

@@ -10,9 +10,9 @@ local found
 for _, cell in ipairs(experiment:cells()) do if cell.name == case then found = cell.values end end
 if not found then error("no case " .. tostring(case), 0) end
 
-local function write(name, step, batch, format)
+local function write(name, step, tensor, format)
   local file <close> = assert(io.open(("%s/%s%d"):format(folder, name, step), "wb"))
-  for _, value in ipairs(batch:values()) do assert(file:write(string.pack(format, value))) end
+  for _, value in ipairs(tensor:values()) do assert(file:write(string.pack(format, value))) end
 end
 
 local info = found.data:info()
