@@ -51,6 +51,8 @@ static inline size_t align_up(size_t n, size_t to) {
     return (n + to - 1) & ~(to - 1);
 }
 
+/* n / d, rounded up; both positive */
+static inline int64_t div_up(int64_t n, int64_t d) { return (n + d - 1) / d; }
 static inline int min_int(int a, int b) { return a < b ? a : b; }
 static inline int max_int(int a, int b) { return a > b ? a : b; }
 

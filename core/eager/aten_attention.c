@@ -21,7 +21,6 @@ static Tensor *flash_like(Eager *g, const Tensor *like, const Size *s) {
     return tensor_is_dense(like) && size_equal(&like->size, s) ? tensor_like(g, like, like->type) : rows_first(g, like->type, s);
 }
 
-static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_up(int64_t a, int64_t b) { return div_up(a, b) * b; }
 static int64_t rounded_width(int64_t width) { return round_up(width, width <= 128 ? 32 : 64); }
 

@@ -1,6 +1,7 @@
 #include "card.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { WORKSPACE_DEFAULT = 2 * (4096 << 10) + 8 * (16 << 10), WORKSPACE_HOPPER = 32 << 20 };
@@ -49,4 +50,15 @@ double card_flops(const Card *c, Unit u) {
     case UNIT_BF16: return fmax(c->bf16, c->fp32);
     default: return c->fp32;
     }
+}
+
+void card_describe(const Card *c, PlanCard *out) {
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "%s", c->title);
+    out->capability = c->capability;
+    out->multiprocessors = c->multiprocessors;
+    out->threads = c->threads;
+    out->memory = (int64_t)c->memory;
+    out->clock = c->clock;
+    out->memory_clock = c->memory_clock;
 }

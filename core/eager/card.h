@@ -2,7 +2,7 @@
 #ifndef MT_CARD_H
 #define MT_CARD_H
 
-#include "base/base.h"
+#include "base/conv_plan.h"
 
 /* Cards for which cuDNN gives the same answers are one column of conv_table.def, named by the first of them: the compute
  * capability decides, and for 9.0 the clocks. */
@@ -53,6 +53,9 @@ const PyTorchVersion *version_find(const char *name);
 const PyTorchVersion *version_info(int i);
 /* Bytes of cuBLAS's workspace. */
 int64_t card_workspace(const Card *c, const PyTorchVersion *v);
+
+/* The card as cuDNN is asked about it. All bytes of *out are set: it is compared as memory. */
+void card_describe(const Card *c, PlanCard *out);
 
 /* The card of that name; NULL: there is none. */
 const Card *card_find(const char *name);

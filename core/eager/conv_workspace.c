@@ -57,14 +57,7 @@ static bool ask(const Card *card, const ConvQuery *q, bool all, Workspace *out) 
     ConvPlan *plan = library();
     ConvAnswer answer;
     PlanCard c;
-    memset(&c, 0, sizeof c); /* it is compared as memory */
-    c.capability = card->capability;
-    c.multiprocessors = card->multiprocessors;
-    c.threads = card->threads;
-    c.memory = (int64_t)card->memory;
-    c.clock = card->clock;
-    c.memory_clock = card->memory_clock;
-    snprintf(c.name, sizeof c.name, "%s", card->title);
+    card_describe(card, &c);
     if (!plan || plan(&c, q, all, &answer, NULL)) return false;
     *out = exact(answer.first, answer.version, WORKSPACE_LIBRARY);
     if (all) out->bytes[ESTIMATE_MOST] = answer.most;

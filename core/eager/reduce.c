@@ -1,7 +1,5 @@
 #include "reduce.h"
 
-static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 static int64_t last_pow2(int64_t n) {
     int64_t p = 1;
     while (p * 2 <= n) p *= 2;

@@ -78,7 +78,7 @@ typedef struct DeviceTable {
     int (*alone)(Device *, Device **out, Err *);
     /* Of an op that ops.def says to ASK about: in the way that prepare has chosen, is every element of that input read
      * before output 0 is written there? args: prepare's, with the state and the workspace_bytes that it gave. *more:
-     * bytes that the op then needs behind these, at a multiple of the alignment; fewer than output 0 has, up to the
+     * bytes that the op then needs after these, at a multiple of the alignment; fewer than output 0 has, up to the
      * alignment. NULL: it is of no op. */
     bool (*overwrites)(Device *, const KArgs *args, size_t *more);
     int (*run)(Device *, const KArgs *args, Err *);

@@ -1,4 +1,3 @@
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/sort.h"
@@ -16,8 +15,8 @@ enum { STEPS_NEAR_PEAK = 2000000, STEPS_OF_ALL = 100000000 };
 typedef struct Planner {
     PlanItem *items;
     const Piece *piece;   /* [n] */
-    int *by_first;        /* [n] indices of pieces, by the times at which they begin to live */
-    int *begin;           /* [n] these times */
+    int *by_first, *by_last; /* [n] indices of pieces, by the times at which their lives begin, and end */
+    int *begin;           /* [n] the times at which they begin, sorted */
     int *begun, *ended;   /* [n] by piece: how many pieces begin before it does, and before its end or with it */
     size_t *live;         /* [n] the bytes that are alive then, of the pieces up to that one */
     int *order;           /* [n] indices of pieces, in the order in which they are placed */
@@ -158,8 +157,7 @@ static void change_need(const Planner *p, const Need *need, int i, bool waits) {
 }
 
 static void find_need(const Planner *p, const Need *need) {
-    for (int i = 0; i < p->n; i++) need->last[i] = p->piece[i].last;
-    qsort(need->last, (size_t)p->n, sizeof *need->last, compare_ints);
+    for (int i = 0; i < p->n; i++) need->last[i] = p->piece[p->by_last[i]].last;
     for (int i = 0; i < p->n; i++) {
         const Piece *piece = &p->piece[i];
         need->wait[i] = (Wait){p->begun[i], count_before(need->last, p->n, piece->last),
@@ -295,24 +293,27 @@ static void find_plan(Planner *p) {
 
 /* ---- the bound */
 
-/* Sorts the pieces by a time of theirs, into `keyed`. */
-static void sort_by_time(Planner *p, bool last) {
-    for (int i = 0; i < p->n; i++) p->keyed[i] = (Keyed){key_of_int(last ? p->piece[i].last : p->piece[i].first), i};
+static int first_of(const Piece *p) { return p->first; }
+static int last_of(const Piece *p) { return p->last; }
+
+/* by[n]: the pieces by a time of theirs */
+static void sort_by_time(Planner *p, int (*time)(const Piece *), int *by) {
+    for (int i = 0; i < p->n; i++) p->keyed[i] = (Keyed){key_of_int(time(&p->piece[i])), i};
     sort_keyed(p->keyed, p->spare, p->n);
+    for (int i = 0; i < p->n; i++) by[i] = p->keyed[i].value;
 }
 
-/* Fills in by_first, begin, begun and ended. */
+/* Fills in by_first, by_last, begin, begun and ended. */
 static void find_times(Planner *p) {
-    sort_by_time(p, false);
+    sort_by_time(p, first_of, p->by_first);
+    sort_by_time(p, last_of, p->by_last);
     for (int i = 0; i < p->n; i++) {
-        const int piece = p->keyed[i].value;
-        p->by_first[i] = piece;
+        const int piece = p->by_first[i];
         p->begin[i] = p->piece[piece].first;
         p->begun[piece] = i > 0 && p->begin[i - 1] == p->begin[i] ? p->begun[p->by_first[i - 1]] : i;
     }
-    sort_by_time(p, true);
     for (int i = 0, n = 0; i < p->n; i++) {
-        const int piece = p->keyed[i].value;
+        const int piece = p->by_last[i];
         while (n < p->n && p->begin[n] <= p->piece[piece].last) n++;
         p->ended[piece] = n;
     }
@@ -322,8 +323,8 @@ static void find_times(Planner *p) {
 static void find_bound(Planner *p) {
     Plan *plan = &p->plan;
     size_t live = 0;
-    for (int i = 0, ended = 0; i < p->n; i++) { /* keyed: by their last times */
-        for (; p->piece[p->keyed[ended].value].last < p->begin[i]; ended++) live -= p->piece[p->keyed[ended].value].size;
+    for (int i = 0, ended = 0; i < p->n; i++) {
+        for (; p->piece[p->by_last[ended]].last < p->begin[i]; ended++) live -= p->piece[p->by_last[ended]].size;
         live += p->piece[p->by_first[i]].size;
         p->live[i] = live;
         if (live <= plan->lower_bound) continue;
@@ -352,6 +353,7 @@ static int build(Planner *p, int n, Scratch *s, Err *e) {
     p->keyed = scratch_new(s, count, sizeof *p->keyed);
     p->spare = scratch_new(s, count, sizeof *p->spare);
     p->by_first = scratch_new(s, count, sizeof *p->by_first);
+    p->by_last = scratch_new(s, count, sizeof *p->by_last);
     p->begin = scratch_new(s, count, sizeof *p->begin);
     p->begun = scratch_new(s, count, sizeof *p->begun);
     p->ended = scratch_new(s, count, sizeof *p->ended);

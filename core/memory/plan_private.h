@@ -21,11 +21,6 @@ static inline int count_before(const int *sorted, int n, int time) {
     return low;
 }
 
-static inline int compare_ints(const void *left, const void *right) {
-    const int a = *(const int *)left, b = *(const int *)right;
-    return (a > b) - (a < b);
-}
-
 /* ---- pieces that are placed, sorted by offset, and at the same offset by first time */
 
 /* Consecutive pieces, and what lets a search pass all of them at once. */

@@ -9,7 +9,8 @@ typedef struct Span {
 } Span;
 
 /* At one time, first pieces begin, then those that live at this time only are lifted, then the others end. */
-typedef enum EventKind { BEGINS, LIFTED, ENDS } EventKind;
+typedef enum EventKind { BEGINS, LIFTED, ENDS, EVENT_KINDS } EventKind;
+
 typedef struct Walk {
     PlanItem *items;
     const Piece *piece;
@@ -70,7 +71,7 @@ static void lift(Walk *w, int piece) {
     w->lifted[w->n_lifted++] = piece;
 }
 
-static uint64_t event_key(int time, EventKind kind) { return key_of_int(time) * (ENDS + 1) + kind; }
+static uint64_t event_key(int time, EventKind kind) { return key_of_int(time) * EVENT_KINDS + kind; }
 
 /* event, spare: [2 n] for its use */
 static void walk(Walk *w, Keyed *event, Keyed *spare, int n) {
@@ -81,8 +82,8 @@ static void walk(Walk *w, Keyed *event, Keyed *spare, int n) {
     }
     sort_keyed(event, spare, 2 * n);
     for (int i = 0; i < 2 * n; i++) {
-        const EventKind kind = (EventKind)(event[i].key % (ENDS + 1));
-        if (i == 0 || event[i].key - kind != event[i - 1].key - event[i - 1].key % (ENDS + 1)) w->n_lifted = 0;
+        const EventKind kind = (EventKind)(event[i].key % EVENT_KINDS);
+        if (i == 0 || event[i].key / EVENT_KINDS != event[i - 1].key / EVENT_KINDS) w->n_lifted = 0; /* another time */
         if (kind == LIFTED) lift(w, event[i].value);
         else set_leaf(w, event[i].value, kind == BEGINS);
     }

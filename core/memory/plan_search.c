@@ -158,6 +158,11 @@ static bool place_rest(Search *s, size_t offset, int last) {
 
 /* ---- sections */
 
+static int compare_ints(const void *left, const void *right) {
+    const int a = *(const int *)left, b = *(const int *)right;
+    return (a > b) - (a < b);
+}
+
 /* The set of living blocks is maximal at the last time when one begins before another one ends. Fills `time` [n] with the
  * sections' times, sorted; returns their number. begin: [n] for its use */
 static int find_sections(const PlanItem *items, const Block *block, int n, int *time, int *begin) {

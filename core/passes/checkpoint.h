@@ -56,6 +56,10 @@ double chain_again(const Chain *c, const int *segment, bool *lost, bool *need, b
  * lost, the one that a second run makes, else NO_BUF. On failure p->failed or s->failed is set. */
 void chain_drop(const Chain *c, Program *p, const int *segment, int *twin, Scratch *s);
 
+/* A choice for whatif, which chain_apply makes in a copy of the program: chain_drop's arguments */
+typedef struct ChainChoice { const Chain *c; const int *segment; int *twin; } ChainChoice;
+void chain_apply(Program *p, const void *choice, Scratch *s);
+
 /* Bytes of the placed arena of the whole program under a choice. */
 int chain_arena(const Chain *c, const int *segment, Compile *under, size_t *arena);
 

@@ -290,3 +290,12 @@ void chain_drop(const Chain *c, Program *p, const int *segment, int *twin, Scrat
     rewrite_end(&r.old);
     if (twin) memcpy(twin, r.twin, (size_t)r.n_bufs * sizeof *twin);
 }
+
+void chain_apply(Program *p, const void *choice, Scratch *s) {
+    const ChainChoice *made = choice;
+    chain_drop(made->c, p, made->segment, made->twin, s);
+}
+
+int chain_arena(const Chain *c, const int *segment, Compile *under, size_t *arena) {
+    return whatif(c->p, chain_apply, &(ChainChoice){c, segment, NULL}, under, NULL, arena);
+}

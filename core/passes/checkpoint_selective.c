@@ -39,17 +39,6 @@ void chain_lighten(const Chain *c, int deep, int end, LightFn *light, int *segme
     }
 }
 
-typedef struct Choice { const Chain *c; const int *segment; } Choice;
-
-static void drop(Program *p, const void *choice, Scratch *s) {
-    const Choice *made = choice;
-    chain_drop(made->c, p, made->segment, NULL, s);
-}
-
-int chain_arena(const Chain *c, const int *segment, Compile *under, size_t *arena) {
-    return whatif(c->p, drop, &(Choice){c, segment}, under, NULL, arena);
-}
-
 int chain_select(const Chain *c, Compile *under, int *segment) {
     size_t ops = (size_t)c->p->forward_end, bytes = ops * sizeof *segment, least = SIZE_MAX, arena = 0;
     int *tried = scratch_new(&under->scratch, ops, sizeof *tried);

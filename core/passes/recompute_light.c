@@ -82,13 +82,6 @@ static void drop_all(Again *a, int deep) {
     qsort(a->light, (size_t)a->n, sizeof *a->light, compare_lights);
 }
 
-typedef struct Choice { const Chain *c; const int *segment; int *twin; } Choice;
-
-static void drop(Program *p, const void *choice, Scratch *s) {
-    const Choice *made = choice;
-    chain_drop(made->c, p, made->segment, made->twin, s);
-}
-
 /* ---- which may stay */
 
 static void low_fill(Low *low, const Program *p, Compile *c) {
@@ -156,13 +149,13 @@ static int try_depth(const Again *a, size_t *least, int *segment) {
     Program *all;
     size_t arena, less;
     if (a->under->scratch.failed || !a->n) return OK;
-    int code = whatif(a->c->p, drop, &(Choice){a->c, a->dropped, low.twin}, a->under, &all, &arena);
+    int code = whatif(a->c->p, chain_apply, &(ChainChoice){a->c, a->dropped, low.twin}, a->under, &all, &arena);
     if (code) return code;
     if (arena < *least && arena <= a->enough) {
         low_fill(&low, all, a->under);
         if (!a->under->scratch.failed) {
             pick_quick(a, &low, tried);
-            code = whatif(a->c->p, drop, &(Choice){a->c, tried, NULL}, a->under, NULL, &less);
+            code = chain_arena(a->c, tried, a->under, &less);
             if (!code) take_smaller(a, tried, less, least, segment);
             if (!code && chain_again(a->c, a->dropped, a->lost, a->need, a->again) <= a->most_seconds)
                 take_smaller(a, a->dropped, arena, least, segment);

@@ -39,7 +39,13 @@ static int prepare_on(Device *device, const Program *p, const Op *op, size_t lim
     return device->table->prepare(device, &args, limit, state, bytes, e);
 }
 
-/* Op i as one thread has it. What it has beside what the device says, to overwrite an operand, stays. */
+/* The workspace of an op that has `bytes` for what the device says are `said`, if the device says `now`: what is beside it, to
+ * overwrite an operand (workspace_add), stays. */
+static size_t with_beside(const Spare *s, size_t bytes, size_t said, size_t now) {
+    return bytes > said ? align_up(now, s->alignment) + (bytes - align_up(said, s->alignment)) : now;
+}
+
+/* Op i as one thread has it. */
 static int take_alone(Program *p, const Spare *s, Device *device, int i, All *all, Err *e) {
     Op *op = &p->ops[i];
     size_t *bytes = &p->bufs[op->workspace].bytes, mine, alone;
@@ -48,8 +54,7 @@ static int take_alone(Program *p, const Spare *s, Device *device, int i, All *al
     int code = prepare_on(device, p, op, s->limit, &state, &mine, e);
     if (!code) code = prepare_on(s->device, p, op, s->limit, &all->state, &alone, e);
     if (code) return code;
-    *bytes = *bytes > mine ? align_up(alone, s->alignment) + *bytes - align_up(mine, s->alignment) : alone;
-    all->alone = *bytes;
+    all->alone = *bytes = with_beside(s, *bytes, mine, alone);
     op->state = all->state;
     return OK;
 }
@@ -63,8 +68,7 @@ static int give_back(Program *p, const Spare *s, Device *device, int i, All *all
     int code = prepare_on(device, p, op, changed ? all->limit : s->limit, &op->state, &mine, e);
     if (!code && changed) code = prepare_on(s->device, p, op, all->limit, &state, &alone, e);
     if (code) return code;
-    if (!changed) *bytes = all->bytes;
-    else *bytes = *bytes > alone ? align_up(mine, s->alignment) + *bytes - align_up(alone, s->alignment) : mine;
+    *bytes = changed ? with_beside(s, *bytes, alone, mine) : all->bytes;
     return OK;
 }
 

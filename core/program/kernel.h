@@ -65,10 +65,7 @@ typedef void KernelRelease(void *state);
 typedef bool KernelOverwrites(const KArgs *, size_t *more); /* see DeviceTable's overwrites */
 
 /* The state of a PREPARED op begins with the function that frees it. A state may be NULL. */
-typedef struct KernelState {
-    KernelRelease *release;
-    bool by_library; /* CPU: is the op computed by a library, and not by own loops? */
-} KernelState;
+typedef struct KernelState { KernelRelease *release; } KernelState;
 static inline void kernel_state_release(void *state) {
     if (state) ((KernelState *)state)->release(state);
 }

@@ -80,7 +80,7 @@ static void act_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     block_store(&a->act_dx.dx, begin, end - begin, dx);
 }
 
-/* da may lie where b does, and dy and a where nothing is written. */
+/* da may lie where b lies; dy and a lie elsewhere. */
 static void mul_da_piece(const KArgs *a, int64_t begin, int64_t end) {
     const MulAttr *f = &a->attr->mul;
     float one[BLOCK], two[BLOCK], saved[BLOCK], product[BLOCK], to[BLOCK];

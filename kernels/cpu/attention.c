@@ -18,8 +18,6 @@
  * out: those after it if causal, those before its window or its sequence. */
 #include "program/attention.h"
 
-#include <omp.h>
-
 #include "cpu.h"
 #include "fp32_workspace.h"
 #include "gemm_tiles.h"
@@ -53,7 +51,6 @@ typedef struct Head {
 /* Which of the queries, keys or sums [from, end) there are */
 typedef struct Range { int64_t from, end; } Range;
 
-static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
 static Range cut(Range r, int64_t at, int64_t n) { /* what of r lies in [at, at + n), counted from there */
     const int64_t end = max_i64(0, min_i64(r.end - at, n));
     return (Range){min_i64(end, max_i64(0, r.from - at)), end};
@@ -85,8 +82,10 @@ static float *bias_of(const View *bias, const AttentionAttr *a, int64_t index) {
 }
 
 /* The sizes that all heads of an op share */
-static Head sizes_of(const KArgs *a, const View *qkv, const View *y) {
+static Head sizes_of(const KArgs *a) {
     const AttentionAttr *attr = &a->attr->attention;
+    const AttentionOperands o = attention_operands(a);
+    const View *qkv = o.qkv, *y = o.y;
     const int time = attr->batch_first ? 1 : 0;
     assert(attr->heads > 0 && attr->kv_heads > 0 && attr->heads % attr->kv_heads == 0);
     assert(y->shape.rank == 3 && y->shape.dim[2] % attr->heads == 0 && 0 <= attr->p && attr->p <= 1);
@@ -95,18 +94,20 @@ static Head sizes_of(const KArgs *a, const View *qkv, const View *y) {
     return h;
 }
 
-/* Head `index` of all samples'. */
-static Head head_of(const KArgs *a, const View *qkv, const View *y, const View *bias, const View *positions,
-                    int64_t index) {
+/* Head `index` of all samples' */
+static Head head_of(const KArgs *a, int64_t index) {
     const AttentionAttr *attr = &a->attr->attention;
-    Head h = sizes_of(a, qkv, y);
+    const AttentionOperands o = attention_operands(a);
+    Head h = sizes_of(a);
     Rows part[3];
     h.index = index;
-    h.bias = bias_of(bias, attr, index);
-    h.positions = attention_positions(positions, index / attr->heads);
-    find_parts(qkv, &h, part);
+    h.bias = bias_of(o.bias, attr, index);
+    h.positions = attention_positions(o.positions, index / attr->heads);
+    find_parts(o.qkv, &h, part);
     h.q = part[0], h.k = part[1], h.v = part[2];
-    h.y = rows_of(y, attr->batch_first, index / attr->heads, index % attr->heads * h.width);
+    h.y = rows_of(o.y, attr->batch_first, index / attr->heads, index % attr->heads * h.width);
+    h.lse = o.lse->count ? (float *)o.lse->data + index * h.queries : NULL;
+    h.call = o.calls->count ? *(const uint32_t *)o.calls->data : 0;
     return h;
 }
 
@@ -135,11 +136,11 @@ static void clear_rows(Matrix m, int64_t row, int64_t rows, int64_t width) {
 
 /* Tile `tile` of `rows` rows: tiles of a unit have even begins, and heights as like as can be. */
 static int64_t tile_begin(int64_t tile, int64_t rows) {
-    const int64_t unit = tile / UNIT_TILES * UNIT, left = min_i64(UNIT, rows - unit), tiles = up(left, GEMM_ROWS);
+    const int64_t unit = tile / UNIT_TILES * UNIT, left = min_i64(UNIT, rows - unit), tiles = div_up(left, GEMM_ROWS);
     const int64_t in_unit = tile % UNIT_TILES;
-    return in_unit >= tiles ? rows : unit + (in_unit ? up(left, 2) * in_unit / tiles * 2 : 0);
+    return in_unit >= tiles ? rows : unit + (in_unit ? div_up(left, 2) * in_unit / tiles * 2 : 0);
 }
-static int64_t tiles_in(int64_t rows) { return rows / UNIT * UNIT_TILES + up(rows % UNIT, GEMM_ROWS); }
+static int64_t tiles_in(int64_t rows) { return rows / UNIT * UNIT_TILES + div_up(rows % UNIT, GEMM_ROWS); }
 
 /* A span of keys, or a block of queries, packed. Of a sum over features (turned): rows, as columns of panels (D,
  * GEMM_COLUMNS), one after the other; of a sum over rows: features, as columns of panels (capacity, GEMM_COLUMNS). */
@@ -159,7 +160,7 @@ static void pack_plain(const Rows *r, int64_t row, int64_t rows, int64_t width, 
 static void pack_rows(const Rows *r, int64_t row, int64_t rows, int64_t width, int64_t capacity, float *to) {
     for (int64_t f = 0; f < width; f += GEMM_DEPTH)
         gemm_copy(r->v->dtype, r->v->data, r->at + row * r->step + f, r->step, rows, min_i64(GEMM_DEPTH, width - f),
-                  to + up(f, GEMM_DEPTH) * capacity * GEMM_STEP, GEMM_STEP);
+                  to + div_up(f, GEMM_DEPTH) * capacity * GEMM_STEP, GEMM_STEP);
 }
 
 /* s (rows, GEMM_STEP): columns of `range`, and those of their panels, become scale a b^T. a: of pack_rows; b: of
@@ -168,7 +169,7 @@ static void scores(const float *a, int64_t capacity, int64_t rows, const float *
                    float *s) {
     for (int64_t c = range.from / GEMM_COLUMNS * GEMM_COLUMNS; c < range.end; c += GEMM_COLUMNS)
         for (int64_t f = 0; f < width; f += GEMM_DEPTH)
-            gemm_tile(&(GemmTile){.a = a + up(f, GEMM_DEPTH) * capacity * GEMM_STEP, .b = b + c * width + f * GEMM_COLUMNS,
+            gemm_tile(&(GemmTile){.a = a + div_up(f, GEMM_DEPTH) * capacity * GEMM_STEP, .b = b + c * width + f * GEMM_COLUMNS,
                 .depth = min_i64(GEMM_DEPTH, width - f), .rows = rows,
                 .columns = range.end - c > GEMM_LANES ? GEMM_COLUMNS : GEMM_LANES, .c = s + c, .c_step = GEMM_STEP,
                 .scale = scale, .add = f > 0});
@@ -201,9 +202,9 @@ typedef struct Space {
 enum { TILE_CAPACITY = GEMM_ROWS + 1 }; /* with the row more */
 
 static Space take_space(const Head *h, bool back, bool narrow, Room *r) {
-    const int64_t d = h->width, padded = up(d, GEMM_COLUMNS) * GEMM_COLUMNS, group = group_of(h->attr);
-    const int64_t most = max_i64(1, SPAN_NUMBERS / d / KEYS) * KEYS, factor = up(d, GEMM_DEPTH) * TILE_CAPACITY * GEMM_STEP;
-    Space s = {.span = min_i64(most, up(h->keys, GEMM_COLUMNS) * GEMM_COLUMNS), .rows = min_i64(QUERIES, h->queries)};
+    const int64_t d = h->width, padded = div_up(d, GEMM_COLUMNS) * GEMM_COLUMNS, group = group_of(h->attr);
+    const int64_t most = max_i64(1, SPAN_NUMBERS / d / KEYS) * KEYS, factor = div_up(d, GEMM_DEPTH) * TILE_CAPACITY * GEMM_STEP;
+    Space s = {.span = min_i64(most, div_up(h->keys, GEMM_COLUMNS) * GEMM_COLUMNS), .rows = min_i64(QUERIES, h->queries)};
     const int64_t kept = ((back ? s.rows : GEMM_ROWS) + 1) * GEMM_STEP;
     s.k_turned = room_take(r, s.span * d);
     s.q_rows = room_take(r, factor);
@@ -244,10 +245,10 @@ static void draw(const Head *h, float *factors, int64_t row, int64_t column, Ran
     dropout_factors(factors + zone.from, h->attr->p, h->seed, h->attr->id, h->call, begin, zone.end - zone.from);
 }
 
-/* Which of the scores of a tile, that has those of `of`, its softmax makes: whole vectors. A key that no query of the tile
- * sees has the probability 0 there; wider: so do all those that share a tile of keys with one that is seen. */
+/* The columns that the softmax of a tile goes over, whose queries see the keys of `of`: whole vectors. A key that a query does not
+ * see gets the probability 0; wider: of the columns before and after, too, which share a tile of keys with one that is seen. */
 static Range zone_of(Range of, int64_t wider, int64_t n) {
-    return (Range){max_i64(0, of.from - wider) / GEMM_LANES * GEMM_LANES, up(min_i64(n, of.end + wider), GEMM_LANES) * GEMM_LANES};
+    return (Range){max_i64(0, of.from - wider) / GEMM_LANES * GEMM_LANES, div_up(min_i64(n, of.end + wider), GEMM_LANES) * GEMM_LANES};
 }
 
 /* What the zone has outside of the range becomes x. */
@@ -360,12 +361,10 @@ static void forward_span(const Head *h, const Space *w, int64_t k, int64_t at, i
 
 /* Queries [begin, end) of the heads that share one of k and v, of which `first` is the first */
 static void forward_group(const KArgs *a, int64_t first, int64_t begin, int64_t end, const Space *w) {
-    const Head of = sizes_of(a, &a->attention.q, &a->attention.y);
+    const Head of = sizes_of(a);
     for (int64_t at = 0; at < of.keys; at += w->span)
         for (int64_t k = 0; k < group_of(of.attr); k++) {
-            Head h = head_of(a, &a->attention.q, &a->attention.y, &a->attention.bias, &a->attention.positions, first + k);
-            h.lse = a->attention.lse.count ? (float *)a->attention.lse.data + h.index * h.queries : NULL;
-            h.call = a->attention.calls.count ? *(const uint32_t *)a->attention.calls.data : 0;
+            const Head h = head_of(a, first + k);
             forward_span(&h, w, k, at, begin, end);
         }
 }
@@ -501,17 +500,14 @@ static void back_span(const Head *h, const Space *w, int64_t k, int64_t at) {
 /* The heads that share one of k and v, of which `first` is the first. later: by head, are there sums in its bias's
  * gradient? */
 static void back_group(const KArgs *a, int64_t first, bool later_first, bool later_rest, const Space *w) {
-    const Head of = sizes_of(a, &a->attention_dx.q, &a->attention_dx.y);
+    const Head of = sizes_of(a);
     for (int64_t at = 0; at < of.keys; at += w->span)
         for (int64_t k = 0; k < group_of(of.attr); k++) {
-            Head h = head_of(a, &a->attention_dx.q, &a->attention_dx.y, &a->attention_dx.bias, &a->attention_dx.positions,
-                             first + k);
+            Head h = head_of(a, first + k);
             Rows part[3];
             find_parts(a->out, &h, part);
             h.dq = part[0], h.dk = part[1], h.dv = part[2];
             h.dy = (Rows){&a->attention_dx.dy, h.y.at, h.y.step};
-            h.lse = (float *)a->attention_dx.lse.data + h.index * h.queries;
-            h.call = a->attention_dx.calls.count ? *(const uint32_t *)a->attention_dx.calls.data : 0;
             h.dbias = bias_of(&a->attention_dx.dbias, h.attr, h.index);
             h.bias_later = k ? later_rest : later_first;
             if (!at) clear_bias(&h);
@@ -521,20 +517,23 @@ static void back_group(const KArgs *a, int64_t first, bool later_first, bool lat
 
 /* ---- both */
 
-static int64_t samples_in(const KArgs *a, const View *y) { return y->shape.dim[a->attr->attention.batch_first ? 0 : 1]; }
+static bool is_back(const KArgs *a) { return a->kind == OP_attention_dx; }
 
 /* What the threads share: heads of k and v of all samples, or (back) samples and heads whose gradients of the bias are one
  * sum, and, forward, where there are few of these, parts of the queries */
 typedef struct Work { int64_t own_samples, own_heads, pieces, parts, part_rows, threads; } Work;
 
-static Work work_of(const KArgs *a, const View *y, const View *dbias, bool back) {
-    const Head h = sizes_of(a, back ? &a->attention_dx.q : &a->attention.q, y);
-    const int64_t samples = samples_in(a, y), heads = h.attr->kv_heads, threads = ((CpuDevice *)a->device)->threads;
+static Work work_of(const KArgs *a) {
+    static const View none;
+    const View *dbias = is_back(a) ? &a->attention_dx.dbias : &none;
+    const Head h = sizes_of(a);
+    const int64_t samples = attention_operands(a).y->shape.dim[h.attr->batch_first ? 0 : 1];
+    const int64_t heads = h.attr->kv_heads, threads = ((CpuDevice *)a->device)->threads;
     Work w = {.own_samples = dbias->count && dbias->shape.dim[0] == 1 ? samples : 1,
               .own_heads = dbias->count && dbias->shape.dim[1] == 1 ? heads : 1};
     w.pieces = samples / w.own_samples * (heads / w.own_heads);
-    w.part_rows = up(up(h.queries, back ? 1 : up(threads, w.pieces)), UNIT) * UNIT;
-    w.parts = up(h.queries, w.part_rows);
+    w.part_rows = div_up(div_up(h.queries, is_back(a) ? 1 : div_up(threads, w.pieces)), UNIT) * UNIT;
+    w.parts = div_up(h.queries, w.part_rows);
     w.threads = min_i64(threads, w.pieces * w.parts);
     return w;
 }
@@ -542,75 +541,74 @@ static Work work_of(const KArgs *a, const View *y, const View *dbias, bool back)
 /* The op with a bias in fp32, and the threads' spaces. each: floats from a thread's space to the next one's */
 typedef struct Opened { KArgs wide; Work work; char *spaces; size_t each; } Opened;
 
-static KArgs only_bias(const KArgs *a, bool back) {
+static KArgs only_bias(const KArgs *a) {
     KArgs b = {.kind = a->kind, .attr = a->attr};
-    if (back) b.attention_dx.bias = a->attention_dx.bias, b.attention_dx.dbias = a->attention_dx.dbias;
+    if (is_back(a)) b.attention_dx.bias = a->attention_dx.bias, b.attention_dx.dbias = a->attention_dx.dbias;
     else b.attention.bias = a->attention.bias;
     return b;
 }
 
-static Opened open(const KArgs *a, bool back, Room *r) {
-    static const View none;
-    const View *y = back ? &a->attention_dx.y : &a->attention.y;
-    const Head sizes = sizes_of(a, back ? &a->attention_dx.q : &a->attention.q, y);
-    const KArgs bias = only_bias(a, back);
-    Opened o = {.wide = *a, .work = work_of(a, y, back ? &a->attention_dx.dbias : &none, back)};
+static bool is_narrow(const KArgs *a) { return attention_operands(a).y->dtype != DT_F32; }
+
+static Opened open(const KArgs *a, Room *r) {
+    const Head sizes = sizes_of(a);
+    const KArgs bias = only_bias(a);
+    Opened o = {.wide = *a, .work = work_of(a)};
     KArgs wide;
     Room one = {NULL, 0};
     fp32_enter(&bias, r, &wide);
-    if (back) o.wide.attention_dx.bias = wide.attention_dx.bias, o.wide.attention_dx.dbias = wide.attention_dx.dbias;
+    if (is_back(a)) o.wide.attention_dx.bias = wide.attention_dx.bias, o.wide.attention_dx.dbias = wide.attention_dx.dbias;
     else o.wide.attention.bias = wide.attention.bias;
-    take_space(&sizes, back, y->dtype != DT_F32, &one);
+    take_space(&sizes, is_back(a), is_narrow(a), &one);
     o.each = one.used;
     o.spaces = (char *)room_take(r, o.work.threads * (int64_t)(one.used / sizeof(float)));
     return o;
 }
 
-static Space space_of(const Opened *o, bool back) {
-    const View *y = back ? &o->wide.attention_dx.y : &o->wide.attention.y;
-    const Head sizes = sizes_of(&o->wide, back ? &o->wide.attention_dx.q : &o->wide.attention.q, y);
+static Space space_of(const Opened *o) {
+    const Head sizes = sizes_of(&o->wide);
     Room own = {o->spaces + (size_t)omp_get_thread_num() * o->each, 0};
-    return take_space(&sizes, back, y->dtype != DT_F32, &own);
+    return take_space(&sizes, is_back(&o->wide), is_narrow(&o->wide), &own);
 }
 
-static int prepare(const KArgs *a, bool back, void **state, size_t *workspace) {
+static int prepare(const KArgs *a, void **state, size_t *workspace) {
     Room r = {NULL, 0};
-    open(a, back, &r);
+    open(a, &r);
     return room_prepared(&r, state, workspace);
 }
 
 int k_cpu_attention_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)limit;
     (void)e;
-    return prepare(a, false, state, workspace);
+    return prepare(a, state, workspace);
 }
 
 int k_cpu_attention_dx_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {
     (void)limit;
     (void)e;
-    return prepare(a, true, state, workspace);
+    return prepare(a, state, workspace);
 }
 
 /* No more than the spaces are for */
 static int threads_for(const Work *w) { return (int)min_i64(w->threads, omp_get_max_threads()); }
 
-static int check_room(const KArgs *a, bool back, Err *e) {
+static int check_room(const KArgs *a, Err *e) {
     Room needed = {NULL, 0};
-    open(a, back, &needed);
+    open(a, &needed);
     return room_check(&needed, a, e);
 }
 
 int k_cpu_attention(const KArgs *a, Err *e) {
     assert(operand_is_fp32(&a->attention.lse) && (a->attr->attention.p == 0 || a->attention.calls.data));
-    const int code = check_room(a, false, e);
+    const int code = check_room(a, e);
     if (code) return code;
     Room r = {a->workspace, 0};
-    const Opened o = open(a, false, &r);
-    const Head h = sizes_of(a, &a->attention.q, &a->attention.y);
+    const Opened o = open(a, &r);
+    const Head h = sizes_of(a);
     const int64_t all = o.work.pieces * o.work.parts;
 #pragma omp parallel for schedule(static) num_threads(threads_for(&o.work)) if (all > 1)
     for (int64_t i = 0; i < all; i++) {
-        const Space w = space_of(&o, false);
+        const Space w = space_of(&o);
         const int64_t begin = i % o.work.parts * o.work.part_rows;
         forward_group(&o.wide, i / o.work.parts * group_of(h.attr), begin, min_i64(begin + o.work.part_rows, h.queries), &w);
     }
@@ -620,16 +618,16 @@ int k_cpu_attention(const KArgs *a, Err *e) {
 int k_cpu_attention_dx(const KArgs *a, Err *e) {
     assert(operand_is_fp32(&a->attention_dx.lse) && (a->attr->attention.p == 0 || a->attention_dx.calls.data));
     assert(a->attention_dx.dy.count == a->attention_dx.y.count);
-    const int code = check_room(a, true, e);
+    const int code = check_room(a, e);
     if (code) return code;
     Room r = {a->workspace, 0};
-    const Opened o = open(a, true, &r);
+    const Opened o = open(a, &r);
     const View *bias = &o.wide.attention_dx.dbias;
     const Work *work = &o.work;
     const int64_t heads = a->attr->attention.kv_heads, rest = heads / work->own_heads;
 #pragma omp parallel for schedule(static) num_threads(threads_for(work)) if (work->pieces > 1)
     for (int64_t i = 0; i < work->pieces; i++) {
-        const Space w = space_of(&o, true);
+        const Space w = space_of(&o);
         for (int64_t k = 0; k < work->own_samples * work->own_heads; k++) {
             const int64_t head = i % rest * work->own_heads + k % work->own_heads;
             const int64_t sample = i / rest * work->own_samples + k / work->own_heads;
@@ -637,7 +635,7 @@ int k_cpu_attention_dx(const KArgs *a, Err *e) {
             back_group(&o.wide, (sample * heads + head) * group_of(&a->attr->attention), later || (one && k > 0), later || one, &w);
         }
     }
-    const KArgs narrow = only_bias(a, true), wide = only_bias(&o.wide, true);
+    const KArgs narrow = only_bias(a), wide = only_bias(&o.wide);
     fp32_leave(&narrow, &wide);
     return OK;
 }

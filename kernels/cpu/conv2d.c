@@ -50,15 +50,16 @@ static void keep(void *state) { (void)state; }
 /* Our own ways beside oneDNN's. The first one that can do the op and is worth it is taken: it is the op's state. overwrites: does
  * it read an element of s before it writes that element of dx? NULL: always */
 typedef struct Way {
-    KernelState base;
+    CpuState base;
     bool (*prepare)(const KArgs *, size_t limit, size_t *bytes);
     KernelRun *run;
     bool (*overwrites)(const KArgs *);
 } Way;
-static Way ways[] = {{{keep, false}, depthwise_prepare, depthwise_run, NULL},
-                     {{keep, false}, direct_conv_prepare, direct_conv_run, NULL},
-                     {{keep, false}, winograd_prepare, winograd_run, winograd_overwrites},
-                     {{keep, false}, gemm_op_prepare, gemm_op_run, gemm_op_overwrites}};
+#define OWN {{keep}, false}
+static Way ways[] = {{OWN, depthwise_prepare, depthwise_run, NULL}, {OWN, direct_conv_prepare, direct_conv_run, NULL},
+                     {OWN, winograd_prepare, winograd_run, winograd_overwrites},
+                     {OWN, gemm_op_prepare, gemm_op_run, gemm_op_overwrites}};
+#undef OWN
 
 /* ---- implementations of oneDNN 2.6.3 that touch memory outside of what they are given
  *
@@ -167,7 +168,7 @@ static void bias_piece(const KArgs *a, int64_t begin, int64_t end) {
 }
 
 /* NULL: the op is oneDNN's */
-static const Way *way_of(const KArgs *args) { return ((const KernelState *)args->state)->by_library ? NULL : args->state; }
+static const Way *way_of(const KArgs *args) { return ((const CpuState *)args->state)->by_library ? NULL : args->state; }
 
 static int run(const KArgs *args, Err *e) {
     if (!args->state) return err_set(e, ERR_INTERNAL, "run without a prepared state");

@@ -11,6 +11,12 @@
 
 enum { CPU_ALIGNMENT = 64 };
 
+/* The state of convolutions and linear layers begins with it; without a state an op is computed by own loops. */
+typedef struct CpuState {
+    KernelState base;
+    bool by_library; /* by oneDNN, not by own loops */
+} CpuState;
+
 typedef struct CpuDevice {
     Device base;
     const struct CpuKernels *kernels; /* isa.h */

@@ -15,18 +15,16 @@ typedef struct Depthwise {
     int64_t blocks, runs, sums;           /* sums: of a piece, in vectors */
 } Depthwise;
 
-static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
-
 static Depthwise depthwise_of(const KArgs *args, size_t bytes) {
     const ConvAttr *a = &args->attr->conv;
     const int64_t *x = args->conv2d_dw.x.shape.dim, *y = args->conv2d_dw.dy.shape.dim;
     const int64_t *w = args->conv2d_dw.dw.shape.dim;
     Depthwise d = {.attr = a, .x = args->conv2d_dw.x, .dy = args->conv2d_dw.dy, .channels = x[1], .w = x[3],
                    .h = x[2], .ow = y[3], .oh = y[2], .rows = y[0] * y[2], .kh = w[2], .kw = w[3], .taps = w[2] * w[3],
-                   .each = w[1], .blocks = up(x[1], LANES)};
+                   .each = w[1], .blocks = div_up(x[1], LANES)};
     d.columns = min_i64(COLUMNS, (ROW - 1 - (d.kw - 1) * a->dilation[1]) / a->stride[1] + 1);
     d.sums = d.each * d.taps + 1;
-    d.runs = min_i64(min_i64(up(PIECES, d.blocks), d.rows),
+    d.runs = min_i64(min_i64(div_up(PIECES, d.blocks), d.rows),
                      (int64_t)(bytes / ((size_t)(d.blocks * d.sums) * sizeof(V))));
     return d;
 }
@@ -153,7 +151,7 @@ int depthwise_run(const KArgs *args, Err *e) {
     assert(d.runs > 0 && args->workspace_bytes >= (size_t)(d.runs * d.blocks * d.sums) * sizeof(V));
     assert(operand_is_float(&d.x) && operand_is_float(&d.dy) && (!db->count || db->count == d.channels));
     V *sums = args->workspace; /* (runs, blocks, each and taps, or db) */
-    int64_t rows = up(d.rows, d.runs), all = d.blocks * d.sums;
+    int64_t rows = div_up(d.rows, d.runs), all = d.blocks * d.sums;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int64_t r = 0; r < d.runs; r++)
         for (int64_t b = 0; b < d.blocks; b++)

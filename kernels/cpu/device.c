@@ -3,7 +3,6 @@
 
 #include <oneapi/dnnl/dnnl_debug.h>
 #include <malloc.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "base/mem.h"
 #include "stream.h"
 #include "isa.h"
+#include "parallel.h"
 #include "program/operands.h"
 
 /* Best first. oneDNN says which instructions may be used, the compiler's runtime whether the machine has all of the
@@ -39,24 +39,16 @@ static bool is_small(const KArgs *args) {
     return seconds > 0 && seconds < SECONDS;
 }
 
-/* Returns what alone_end needs. */
-static int alone_begin(const KArgs *args) {
-    const int threads = omp_get_max_threads();
-    if (is_small(args)) omp_set_num_threads(1);
-    return threads;
-}
-
-static void alone_end(const KArgs *args, int threads) {
-    if (is_small(args)) omp_set_num_threads(threads);
-}
+/* A small op begins, with one thread. Returns what threads_back needs after it. */
+static int threads_for(const KArgs *args) { return is_small(args) ? one_thread() : omp_get_max_threads(); }
 
 static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     CpuDevice *cpu = (CpuDevice *)d;
     KArgs bound = *args;
     bound.device = d;
-    const int threads = alone_begin(args);
+    const int threads = threads_for(args);
     const int code = op_cache_get(&cpu->prepared, cpu->kernels->prepare[args->kind], &bound, limit, state, workspace, e);
-    alone_end(args, threads);
+    threads_back(threads);
     return code;
 }
 
@@ -93,9 +85,9 @@ static int cpu_run(Device *d, const KArgs *args, Err *e) {
     CpuDevice *cpu = (CpuDevice *)d;
     assert(operands_are_ready(args) && workspace_is_ready(args, CPU_ALIGNMENT));
     if (args->kind == OP_wait) return flights_wait(&cpu->flights, args->wait.y.data, e);
-    const int threads = alone_begin(args);
+    const int threads = threads_for(args);
     const int code = op_exchanges(args->kind) ? cpu_exchange(cpu, args, e) : cpu->kernels->run[args->kind](args, e);
-    alone_end(args, threads);
+    threads_back(threads);
     return code;
 }
 

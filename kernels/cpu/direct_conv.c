@@ -28,8 +28,6 @@ typedef struct Conv {
 
 static Units units(const Conv *c, const View *v) { return (Units){c->from, c->type, v->data}; }
 
-static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
-
 static Image image(const View *v) {
     const int64_t *d = v->shape.dim;
     return (Image){*v, d[2], d[3], d[2] * d[3], d[1]};
@@ -94,7 +92,7 @@ typedef struct Walk {
 } Walk;
 
 static Walk walk_of(const KArgs *args, const Conv *c, Room *r) {
-    Walk w = {.args = args, .c = *c, .rows = up(c->samples, ROWS) * ROWS};
+    Walk w = {.args = args, .c = *c, .rows = div_up(c->samples, ROWS) * ROWS};
     w.from = args->kind == OP_conv2d ? c->x : c->y;
     w.to = args->kind == OP_conv2d ? c->y : c->x;
     w.units = w.from.c / c->unit;
@@ -201,7 +199,7 @@ typedef struct Sums {
 } Sums;
 
 static Sums sums_of(const KArgs *args, const Conv *c, Room *r) {
-    Sums s = {.c = *c, .dw = args->conv2d_dw.dw, .db = args->conv2d_dw.db, .units = up(c->samples, c->unit)};
+    Sums s = {.c = *c, .dw = args->conv2d_dw.dw, .db = args->conv2d_dw.db, .units = div_up(c->samples, c->unit)};
     s.a = room_take(r, c->y.pixels * s.units * c->y.c);
     s.b = room_take(r, c->x.pixels * s.units * c->x.c);
     s.each = s.dw.dtype == DT_F32 ? 0 : ROWS * c->x.c;

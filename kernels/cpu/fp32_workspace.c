@@ -104,12 +104,11 @@ static int multiply_panel(const Product *all, const Panels *s, int64_t from) {
  * change bits. */
 static int multiply_panels(const Product *p) {
     const Panels s = panels_of(p);
-    const int threads = omp_get_max_threads();
     int status = 0;
     if (s.each >= s.all || omp_in_parallel()) { /* a region has its price */
-        omp_set_num_threads(1);
+        const int threads = one_thread();
         for (int64_t from = 0; from < s.all && !status; from += s.each) status = multiply_panel(p, &s, from);
-        omp_set_num_threads(threads);
+        threads_back(threads);
         return status;
     }
 #pragma omp parallel

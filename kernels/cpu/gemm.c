@@ -9,8 +9,6 @@
  * time, at most. */
 enum { BLOCK_TILES = 8, PANEL = 1 << 19, PANEL_DEPTH = 8 * GEMM_DEPTH, SUMS = 512 };
 
-static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
-
 /* height: rows of a tile; block: rows of a block; depth, columns: of a panel; later: all rows' sums wait for the next
  * panel */
 typedef struct Plan { int64_t height, block, depth, columns; bool later; } Plan;
@@ -19,23 +17,23 @@ typedef struct Space { float *panel, *a, *sums, *all; int64_t each; size_t bytes
 
 /* Few rows have tiles of the same height, an even one: gemm_tile computes two rows at a time. */
 static int64_t tile_height(int64_t m) {
-    const int64_t tiles = up(m, GEMM_ROWS);
-    return tiles < BLOCK_TILES ? up(up(m, tiles), 2) * 2 : GEMM_ROWS;
+    const int64_t tiles = div_up(m, GEMM_ROWS);
+    return tiles < BLOCK_TILES ? div_up(div_up(m, tiles), 2) * 2 : GEMM_ROWS;
 }
 
-int64_t gemm_block_rows(int64_t m) { return min_i64(up(m, GEMM_ROWS), BLOCK_TILES) * tile_height(m); }
+int64_t gemm_block_rows(int64_t m) { return min_i64(div_up(m, GEMM_ROWS), BLOCK_TILES) * tile_height(m); }
 
 static Plan plan_of(const Gemm *g, int64_t panel) {
     Plan p = {.height = tile_height(g->m), .block = gemm_block_rows(g->m), .depth = min_i64(g->k, PANEL_DEPTH)};
     if (!g->c && g->m > PANEL_DEPTH) p.depth = g->k; /* else the sums of all rows would outweigh the panel */
-    p.columns = min_i64(up(g->n, GEMM_COLUMNS), max_i64(1, panel / p.depth / GEMM_COLUMNS)) * GEMM_COLUMNS;
-    if (g->packed) p.depth = g->k, p.columns = up(g->n, GEMM_COLUMNS) * GEMM_COLUMNS;
+    p.columns = min_i64(div_up(g->n, GEMM_COLUMNS), max_i64(1, panel / p.depth / GEMM_COLUMNS)) * GEMM_COLUMNS;
+    if (g->packed) p.depth = g->k, p.columns = div_up(g->n, GEMM_COLUMNS) * GEMM_COLUMNS;
     else if (!g->c) p.columns = min_i64(p.columns, SUMS);
     p.later = !g->c && p.depth < g->k;
     return p;
 }
 
-static int64_t lines(int64_t floats) { return up(floats, 16) * 16; } /* whole lines of the cache */
+static int64_t lines(int64_t floats) { return div_up(floats, 16) * 16; } /* whole lines of the cache */
 
 static Space space_of(const Gemm *g, const Plan *p, float *at) {
     const int64_t panel = g->packed ? 0 : lines(p->depth * p->columns), a = lines(p->block * GEMM_STEP);
@@ -86,15 +84,15 @@ static void matrix_rows(const Gemm *g, int64_t row, int64_t rows, int64_t at, in
 }
 
 static void pack_panel(const Panel *t, int64_t piece) {
-    const int64_t parts = up(t->depth, GEMM_DEPTH), column = piece / parts * GEMM_COLUMNS, from = piece % parts * GEMM_DEPTH;
+    const int64_t parts = div_up(t->depth, GEMM_DEPTH), column = piece / parts * GEMM_COLUMNS, from = piece % parts * GEMM_DEPTH;
     GemmColumns *columns = t->g->columns ? t->g->columns : matrix_columns;
     columns(t->g, t->column + column, min_i64(GEMM_COLUMNS, t->columns - column), t->at + from,
             min_i64(GEMM_DEPTH, t->depth - from), t->s.panel + tile_at(t, column, from));
 }
 
-static int64_t pack_pieces(const Panel *t) { return up(t->columns, GEMM_COLUMNS) * up(t->depth, GEMM_DEPTH); }
+static int64_t pack_pieces(const Panel *t) { return div_up(t->columns, GEMM_COLUMNS) * div_up(t->depth, GEMM_DEPTH); }
 
-int64_t gemm_packed(int64_t n, int64_t k) { return up(n, GEMM_COLUMNS) * GEMM_COLUMNS * k; }
+int64_t gemm_packed(int64_t n, int64_t k) { return div_up(n, GEMM_COLUMNS) * GEMM_COLUMNS * k; }
 
 void gemm_pack(const Gemm *g, float *to) {
     const Panel all = {.g = g, .s.panel = to, .columns = g->n, .depth = g->k};
@@ -126,7 +124,7 @@ static void run_block(const Panel *t, int64_t row, int64_t rows, int64_t begin, 
 static void run_piece(const Panel *t, int64_t piece, int64_t parts) {
     const Gemm *g = t->g;
     const int64_t row = piece / parts * t->p.block, rows = min_i64(t->p.block, g->m - row), part = piece % parts;
-    const int64_t tiles = up(t->columns, GEMM_COLUMNS), begin = tiles * part / parts * GEMM_COLUMNS;
+    const int64_t tiles = div_up(t->columns, GEMM_COLUMNS), begin = tiles * part / parts * GEMM_COLUMNS;
     const int64_t end = min_i64(tiles * (part + 1) / parts * GEMM_COLUMNS, t->columns), step = g->c ? g->c_step : t->p.columns;
     const int64_t own = omp_get_thread_num() * t->s.each;
     float *c = g->c ? g->c + row * step + t->column : t->p.later ? t->s.all + row * step : t->s.sums + own;
@@ -137,14 +135,14 @@ static void run_piece(const Panel *t, int64_t piece, int64_t parts) {
 void gemm_run(const Gemm *g, void *workspace, size_t bytes) {
     Plan p;
     const Space s = fit(g, bytes, &p, workspace);
-    const int64_t blocks = up(g->m, p.block);
+    const int64_t blocks = div_up(g->m, p.block);
     assert(g->m > 0 && g->n > 0 && g->k > 0 && (g->c || g->leave) && s.bytes <= bytes);
 #pragma omp parallel num_threads(g->threads) if (g->threads > 1)
     for (int64_t column = 0; column < g->n; column += p.columns)
         for (int64_t at = 0; at < g->k; at += p.depth) {
             const Panel t = {g, p, s, column, min_i64(p.columns, g->n - column), at, min_i64(p.depth, g->k - at)};
             const int64_t packs = g->packed ? 0 : pack_pieces(&t);
-            const int64_t parts = min_i64(up(t.columns, GEMM_COLUMNS), up(g->threads, blocks));
+            const int64_t parts = min_i64(div_up(t.columns, GEMM_COLUMNS), div_up(g->threads, blocks));
 #pragma omp for schedule(static)
             for (int64_t i = 0; i < packs; i++) pack_panel(&t, i);
 #pragma omp for schedule(static)

@@ -29,8 +29,6 @@ typedef struct Walk {
     float *parts;               /* of db: (blocks, columns) */
 } Walk;
 
-static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
-
 /* ---- which ones */
 
 static bool lies_flat(const View *v) { return !v->count || v->shape.rank != 4 || v->channels_last; }
@@ -67,7 +65,7 @@ static Axis forward_axis(const ConvAttr *c, int d, int64_t x, int64_t y, int64_t
  * stride. These taps lie equally far apart. */
 static Axis backward_axis(const ConvAttr *c, int d, int64_t x, int64_t y, int64_t taps, int64_t p) {
     const int64_t stride = c->stride[d], dilation = c->dilation[d], from = p + c->pad[d];
-    Axis a = {.size = y, .rows = p < x ? up(x - p, stride) : 0, .stride = 1, .place = p, .place_step = stride, .tap = -1};
+    Axis a = {.size = y, .rows = p < x ? div_up(x - p, stride) : 0, .stride = 1, .place = p, .place_step = stride, .tap = -1};
     for (int64_t t = 0; t < taps; t++) {
         if ((from - t * dilation) % stride) continue;
         if (a.taps == 0) a.tap = t, a.first = (from - t * dilation) / stride;
@@ -94,8 +92,8 @@ static void patches(const Walk *w, int64_t row, int64_t rows, int64_t at, int64_
             /* the rows that meet a pixel: [begin, end) of this run */
             int64_t begin = 0, end = 0;
             if (i >= 0 && i < down->size) {
-                begin = j < 0 ? min_i64(run, up(-j, across->stride)) : 0;
-                end = j < across->size ? max_i64(begin, min_i64(run, up(across->size - j, across->stride))) : begin;
+                begin = j < 0 ? min_i64(run, div_up(-j, across->stride)) : 0;
+                end = j < across->size ? max_i64(begin, min_i64(run, div_up(across->size - j, across->stride))) : begin;
             }
             for (int64_t q = 0; q < run; q += q == begin && end > begin ? end - begin : 1)
                 if (q < begin || q >= end) memset(here + q * to_step, 0, (size_t)len * sizeof *here);
@@ -242,7 +240,7 @@ static int64_t classes(const KArgs *args, int d) { return args->kind == OP_conv2
 
 /* Rows of parts: the sums of db of a block of rows each */
 static int64_t part_rows(const KArgs *args, const Gemm *g) {
-    return g->m && is_dx(args->kind) && args->linear_dx.db.count ? up(g->m, gemm_block_rows(g->m)) : 0;
+    return g->m && is_dx(args->kind) && args->linear_dx.db.count ? div_up(g->m, gemm_block_rows(g->m)) : 0;
 }
 
 /* rows: of parts, of all classes; parts: their bytes; product: those of the largest product */

@@ -1,9 +1,9 @@
-/* lanes.h: vectors of LANES floats on any processor. In functions marked FUSED or INLINE the compiler may fuse a
- * product and a sum, where the instruction set has that. */
+/* lanes.h: vectors of LANES floats on any processor. */
 #ifndef MT_CPU_LANES_H
 #define MT_CPU_LANES_H
 
 #include "base/dtype.h"
+#include "parallel.h"
 
 enum { LANES = 16 };
 
@@ -15,9 +15,6 @@ enum { LANES_FIT = false };
 #endif
 
 typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias)); /* may start at any float */
-
-#define FUSED __attribute__((optimize("fp-contract=fast")))
-#define INLINE FUSED static inline __attribute__((always_inline))
 
 typedef uint32_t LaneBits __attribute__((vector_size(4 * LANES)));
 typedef uint16_t LaneHalves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));

@@ -87,7 +87,7 @@ void codes_load(const Quantized *q, int64_t i, int64_t n, float *to) {
 }
 
 HOT static void round_line(DType t, const float *from, int64_t n, float *to) {
-    if (t == DT_BF16) for (int64_t i = 0; i < n; i++) to[i] = bf16_to_f32(bf16_from_f32(from[i]));
+    if (t == DT_BF16) for (int64_t i = 0; i < n; i++) to[i] = dtype_round(DT_BF16, from[i]);
     if (t == DT_F16) for (int64_t i = 0; i < n; i++) to[i] = f16_widen(f16_from_f32(from[i]));
 }
 

@@ -1,11 +1,11 @@
 #include "onednn.h"
 
 #include <oneapi/dnnl/dnnl_debug.h>
-#include <omp.h>
 #include <string.h>
 
 #include "act.h"
 #include "base/mem.h"
+#include "parallel.h"
 #include "program/operands.h"
 #include "split.h"
 
@@ -68,7 +68,7 @@ typedef struct Operand {
 } Operand;
 
 typedef struct Prim {
-    KernelState base;
+    CpuState base;
     CpuDevice *cpu;
     dnnl_primitive_desc_t desc;       /* of a piece */
     dnnl_primitive_t primitive;       /* made at the first run, since a prediction never runs and must be quick; one with
@@ -379,16 +379,7 @@ static int check_rows(const PrimSpec *spec, Err *e) {
     return OK;
 }
 
-/* oneDNN makes a primitive for the number of threads that OpenMP has at that moment: here it is one. Returns the number that
- * threads_back takes. */
-static int one_thread(void) {
-    const int before = omp_get_max_threads();
-    omp_set_num_threads(1);
-    return before;
-}
-
-static void threads_back(int before) { omp_set_num_threads(before); }
-
+/* oneDNN makes a primitive for the number of threads that OpenMP has at that moment. */
 static int prim_compile(Prim *p, Err *e) {
     if (p->primitive) return OK;
     const int threads = one_thread();
@@ -446,7 +437,7 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
     /* oneDNN 2.6 may have taken the descriptor from a primitive in its cache. Such a one points to the activation of the
      * descriptor that the primitive was made of, which is freed since; that is not read while the primitive is there. */
     if (spec->act.act && !p->act_after.act && (code = prim_compile(p, e))) return prim_release(p), code;
-    p->base = (KernelState){prim_release, true};
+    p->base = (CpuState){{prim_release}, true};
     *state = p;
     *workspace = p->workspace;
     return OK;

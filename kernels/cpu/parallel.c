@@ -1,7 +1,6 @@
 #include "parallel.h"
 
 #include <math.h>
-#include <omp.h>
 
 enum { SUM_PARTS = 64 }; /* of a sum, whatever the count, which are kept on the stack */
 

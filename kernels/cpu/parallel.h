@@ -7,11 +7,24 @@
 #ifndef MT_CPU_PARALLEL_H
 #define MT_CPU_PARALLEL_H
 
+#include <omp.h>
+
 #include "program/operands.h"
 
 enum { BLOCK = 2048 }; /* elements; a multiple of the four numbers that one Philox call draws */
 
 #define HOT __attribute__((noinline))
+/* In functions marked FUSED or INLINE the compiler may fuse a product and a sum, where the instruction set has that. */
+#define FUSED __attribute__((optimize("fp-contract=fast")))
+#define INLINE FUSED static inline __attribute__((always_inline))
+
+/* OpenMP gets one thread, until threads_back is given what this returns. */
+static inline int one_thread(void) {
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(1);
+    return before;
+}
+static inline void threads_back(int before) { omp_set_num_threads(before); }
 
 /* Runs piece(of, i) for i in [0, count), on threads where there are several: each takes neighbouring ones. device.c sees to
  * it that a small op has only one. */

@@ -37,19 +37,15 @@ static double cost(const Work *w, int64_t parts, int64_t slices) {
 
 Split split_work(const Work *w) {
     const int64_t most = max_i64(1, min_i64(PIECES, w->macs / PIECE_MACS));
-    int64_t parts = parts_near(w->images, most), slices = 1;
-    if (!w->sums) {
-        for (int64_t s = 1; s && parts * s <= most; s = slices_after(w, s)) slices = s;
-    } else {
-        const int64_t wanted = most;
-        double best = cost(w, parts = 1, 1);
-        for (int64_t s = 1; s; s = slices_after(w, s))
-            for (int64_t n = 1; n * s <= wanted; n *= 2) {
-                const int64_t p = parts_near(w->images, n);
-                if (cost(w, p, s) >= best) continue;
-                best = cost(w, p, s), parts = p, slices = s;
-            }
-    }
+    int64_t parts = w->sums ? 1 : parts_near(w->images, most), slices = 1;
+    double least = cost(w, 1, 1);
+    for (int64_t s = 1; s && !w->sums && parts * s <= most; s = slices_after(w, s)) slices = s;
+    for (int64_t s = 1; s && w->sums; s = slices_after(w, s))
+        for (int64_t n = 1; n * s <= most; n *= 2) {
+            const int64_t p = parts_near(w->images, n);
+            if (cost(w, p, s) >= least) continue;
+            least = cost(w, p, s), parts = p, slices = s;
+        }
     return (Split){w->images / parts, parts, w->channels / slices, slices};
 }
 

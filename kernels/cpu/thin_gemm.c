@@ -4,10 +4,6 @@
 #include "parallel.h"
 #include "program/product.h"
 
-/* The compiler may fuse a product and a sum, where the instruction set has that. */
-#define FUSED __attribute__((optimize("fp-contract=fast")))
-#define INLINE FUSED static inline __attribute__((always_inline))
-
 /* THIN: rows of the short factor, at most. TILE: columns of it that stay in the first cache meanwhile. ROWS: of the long
  * factor, or of the result, in a block. A long sum is made in chunks of columns where there would be less than PIECES pieces of
  * work without; where there would be more, a piece of a gradient has up to MOST blocks. */
@@ -33,8 +29,6 @@ typedef struct Thin {
     bool turned;
 } Thin;
 
-static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
-
 /* Few outputs go first. Of 16 bits oneDNN multiplies twice as many numbers at a time. */
 static bool thin_of(const KArgs *args, Thin *t) {
     const ProductOperands p = product_operands(args);
@@ -47,11 +41,11 @@ static bool thin_of(const KArgs *args, Thin *t) {
     if (t->turned) t->a = p.w, t->b = p.x, t->m = outputs, t->n = rows;
     t->rows = ROWS;
     t->columns = TILE;
-    const int64_t blocks = up(t->m, ROWS), tiles = up(inputs, TILE);
-    if (args->kind == OP_linear) t->columns = up(tiles, up(PIECES, blocks)) * TILE;
+    const int64_t blocks = div_up(t->m, ROWS), tiles = div_up(inputs, TILE);
+    if (args->kind == OP_linear) t->columns = div_up(tiles, div_up(PIECES, blocks)) * TILE;
     else t->rows = min_i64(max_i64(blocks * tiles / PIECES, 1), MOST) * ROWS;
-    t->blocks = up(t->m, t->rows);
-    t->chunks = up(inputs, t->columns);
+    t->blocks = div_up(t->m, t->rows);
+    t->chunks = div_up(inputs, t->columns);
     return true;
 }
 

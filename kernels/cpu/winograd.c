@@ -25,8 +25,6 @@ typedef struct Conv {
     int threads;
 } Conv;
 
-static int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
-
 /* ---- which ones */
 
 /* bf16, where the processor has no products of it, is computed in fp32 all the same. */
@@ -75,8 +73,8 @@ static Conv conv_of(const KArgs *args) {
     Conv c = {.x = image(x, dx ? 2 - pad[0] : pad[0], dx ? 2 - pad[1] : pad[1]), .y = image(y, 0, 0),
               .w = {w->dtype, w->data, 0, 9 * inputs, 1, inputs}, .threads = ((CpuDevice *)args->device)->threads};
     if (dx) c.w = (Filters){w->dtype, w->data, 8 * inputs, 1, 9 * inputs, -inputs};
-    c.high = up(c.y.h, 2);
-    c.wide = up(c.y.w, 2);
+    c.high = div_up(c.y.h, 2);
+    c.wide = div_up(c.y.w, 2);
     c.tiles = y->shape.dim[0] * c.high * c.wide;
     return c;
 }
@@ -101,13 +99,13 @@ static Space space_of(const KArgs *args, const Conv *c, const Plan *p, Room *r) 
 /* Plans as many outputs and tiles at a time as `limit` bytes have room for. *bytes: what it needs, or the least that a plan needs. */
 static bool plan_of(const KArgs *args, const Conv *c, size_t limit, Plan *p, size_t *bytes) {
     int64_t most = max_i64(STRIP_TILES, V_FLOATS / POINTS / c->x.c);
-    p->strip = up(max_i64(STRIP_TILES, up(c->tiles, STRIPS)), TILE_ROWS) * TILE_ROWS;
-    p->strips = up(c->tiles, p->strip);
+    p->strip = div_up(max_i64(STRIP_TILES, div_up(c->tiles, STRIPS)), TILE_ROWS) * TILE_ROWS;
+    p->strips = div_up(c->tiles, p->strip);
     for (int64_t panels = max_i64(1, U_FLOATS / POINTS / c->x.c / PANEL); panels; panels /= 2) {
         p->group = min_i64(c->y.c, panels * PANEL);
-        for (int64_t n = up(p->strip, most);; n++) {
+        for (int64_t n = div_up(p->strip, most);; n++) {
             Room r = {0};
-            p->block = up(up(p->strip, n), TILE_ROWS) * TILE_ROWS;
+            p->block = div_up(div_up(p->strip, n), TILE_ROWS) * TILE_ROWS;
             if (p->block < STRIP_TILES) break;
             space_of(args, c, p, &r);
             *bytes = r.used;
@@ -254,16 +252,16 @@ static bool split_of(const Conv *c, size_t limit, Split *s, size_t *bytes) {
         Room r = {0};
         sums_of(c, s, &r);
         *bytes = r.used;
-        bool shared = up(c->y.c, s->outputs) * up(c->x.c, s->inputs) >= c->threads;
+        bool shared = div_up(c->y.c, s->outputs) * div_up(c->x.c, s->inputs) >= c->threads;
         int64_t *larger = s->outputs >= s->inputs ? &s->outputs : &s->inputs;
         const bool good = shared && r.used <= limit && s->outputs * s->inputs <= A_FLOATS / POINTS;
         if (good || *larger == PANEL) return r.used <= limit;
-        *larger = up(*larger / 2, PANEL) * PANEL;
+        *larger = div_up(*larger / 2, PANEL) * PANEL;
     }
 }
 
 static void run_split(const KArgs *args, const Conv *c, const Split *s, const Sums *at, int64_t piece) {
-    int64_t across = up(c->x.c, s->inputs), o = piece / across * s->outputs, i = piece % across * s->inputs;
+    int64_t across = div_up(c->x.c, s->inputs), o = piece / across * s->outputs, i = piece % across * s->inputs;
     int64_t outputs = min_i64(s->outputs, c->y.c - o), inputs = min_i64(s->inputs, c->x.c - i);
     int64_t own = omp_get_thread_num() * at->each;
     float *v = at->v + own, *e = at->e + own, *a = at->a + own, *b = at->b + own;
@@ -288,7 +286,7 @@ static void run_split(const KArgs *args, const Conv *c, const Split *s, const Su
 static void run_dw(const KArgs *args, const Conv *c, const Split *s, int threads) {
     Room room = {.base = args->workspace};
     Sums at = sums_of(c, s, &room);
-    int64_t pieces = up(c->y.c, s->outputs) * up(c->x.c, s->inputs);
+    int64_t pieces = div_up(c->y.c, s->outputs) * div_up(c->x.c, s->inputs);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t k = 0; k < pieces; k++) run_split(args, c, s, &at, k);
 }

@@ -1,4 +1,4 @@
-/* act.cu: activations, GLU and their gradients, by the formulas of core/math/pointwise.h. There is one kernel per
+/* act.cu: activations, products with them, GLU and their gradients, by the formulas of core/math/pointwise.h. There is one kernel per
  * activation: the choice is made before the launch. */
 #include "elements.h"
 
@@ -15,6 +15,13 @@ template <ActFn ACT> struct ActSlope {
     ActAttr f;
     __device__ void four(float *dx, const float (*x)[QUAD], int64_t) const {
         for (int i = 0; i < QUAD; i++) dx[i] = x[0][i] * act_slope(act_as(f, ACT), x[1][i]);
+    }
+};
+
+struct Product {
+    enum { INPUTS = 2 };
+    __device__ void four(float *y, const float (*x)[QUAD], int64_t) const {
+        for (int i = 0; i < QUAD; i++) y[i] = x[0][i] * x[1][i];
     }
 };
 
@@ -39,54 +46,42 @@ static int unknown(const KArgs *a, Err *e) {
                    (int)ACT_COUNT, (int)a->attr->act.act);
 }
 
-int k_cuda_act(const KArgs *a, Err *e) {
-    ElementsOf<1> x = {{elements_of(&a->act.x)}};
-    assert(a->act.x.count == a->act.y.count);
+/* Runs F for the activation that the op's attributes, `attr`, begin with, over the elements of x. */
+template <template <ActFn> class F, typename A, typename T> static int act_run(const KArgs *a, Err *e, const A &attr, const T &x) {
     switch (a->attr->act.act) {
 #define X(name, text, saved) \
-    case ACT_##name: return elements_run(a, e, ActValue<ACT_##name>{a->attr->act}, x);
+    case ACT_##name: return elements_run(a, e, F<ACT_##name>{attr}, x);
     ACTS(X)
 #undef X
     default: return unknown(a, e);
     }
+}
+
+int k_cuda_act(const KArgs *a, Err *e) {
+    ElementsOf<1> x = {{elements_of(&a->act.x)}};
+    assert(a->act.x.count == a->act.y.count);
+    return act_run<ActValue>(a, e, a->attr->act, x);
 }
 
 int k_cuda_act_dx(const KArgs *a, Err *e) {
     ElementsOf<2> x = {{elements_of(&a->act_dx.dy), elements_of(&a->act_dx.s)}};
     assert(a->act_dx.dy.count == a->act_dx.dx.count && a->act_dx.s.count == a->act_dx.dx.count);
-    switch (a->attr->act.act) {
-#define X(name, text, saved) \
-    case ACT_##name: return elements_run(a, e, ActSlope<ACT_##name>{a->attr->act}, x);
-    ACTS(X)
-#undef X
-    default: return unknown(a, e);
-    }
+    return act_run<ActSlope>(a, e, a->attr->act, x);
 }
 
-/* ---- products of f(a) and b, which join.cu's mul hands on */
+/* ---- products of f(a) and b */
 
-extern "C" int gated_run(const KArgs *a, Err *e) {
+int k_cuda_mul(const KArgs *a, Err *e) {
     ElementsOf<2> x = {{elements_of(&a->mul.a), elements_of(&a->mul.b)}};
-    switch (a->attr->mul.f.act) {
-#define X(name, text, saved) \
-    case ACT_##name: return elements_run(a, e, Gated<ACT_##name>{a->attr->mul}, x);
-    ACTS(X)
-#undef X
-    default: return unknown(a, e);
-    }
+    assert(a->mul.a.count == a->mul.y.count && a->mul.b.count == a->mul.y.count);
+    return a->attr->mul.f.act ? act_run<Gated>(a, e, a->attr->mul, x) : elements_run(a, e, Product{}, x);
 }
 
 int k_cuda_mul_da(const KArgs *a, Err *e) {
     const View *b = &a->mul_da.b, *dy = &a->mul_da.dy;
     ElementsOf<3> x = {{elements_of(b), elements_of(dy), elements_of(&a->mul_da.a)}};
     assert(b->count == a->mul_da.da.count && dy->count == b->count && a->mul_da.a.count == b->count);
-    switch (a->attr->mul.f.act) {
-#define X(name, text, saved) \
-    case ACT_##name: return elements_run(a, e, GatedSlope<ACT_##name>{a->attr->mul}, x);
-    ACTS(X)
-#undef X
-    default: return unknown(a, e);
-    }
+    return act_run<GatedSlope>(a, e, a->attr->mul, x);
 }
 
 /* ---- GLU. x is seen as (outer, axis, inner) in the order in which it lies: of each outer index there is a run of a, then

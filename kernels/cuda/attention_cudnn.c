@@ -169,8 +169,8 @@ static void keys_gradient(Graph *g, const Sdpa *s, Node x, Node y, int64_t id) {
 }
 
 /* With P the probabilities and M the mask: dv = (P M keep)^T dy, and the gradient of the scores is
- * P keep (M dy v^T - share <dy, y>). That of q comes from one product, which has one order of sums. (cuDNN also takes a graph that adds it up in fp32: without
- * workspace of that size, but by atomics.) */
+ * P keep (M dy v^T - share <dy, y>). That of q comes from one product, which has one order of sums. (cuDNN also takes a graph that
+ * adds it up in fp32: with little workspace, but by atomics.) */
 static void backward_graph(const Sdpa *s, Graph *g) {
     const int64_t *d = s->at[SDPA_Q].dim, *k_dim = s->at[SDPA_K].dim, *k_stride = s->at[SDPA_K].stride;
     Node q = operand(g, s, SDPA_Q), k = transposed(g, s, SDPA_K), dy = operand(g, s, SDPA_DY);

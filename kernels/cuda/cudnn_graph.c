@@ -55,6 +55,18 @@ static void finish_op(Graph *g, Node op) {
     if (!g->status) g->op[g->n_ops++] = op;
 }
 
+/* An op's operand, or its descriptor */
+enum { PARTS = 5 };
+typedef struct Part { cudnnBackendAttributeName_t name; Node node; } Part;
+
+/* An op of these parts; those whose node is NULL are left out. */
+static void add_op(Graph *g, cudnnBackendDescriptorType_t type, const char *what, const Part part[PARTS]) {
+    Node op = make(g, type, what);
+    for (int k = 0; k < PARTS; k++)
+        if (part[k].node) set_node(g, op, part[k].name, part[k].node);
+    finish_op(g, op);
+}
+
 static const cudnnDataType_t types[DT_COUNT] = {[DT_F32] = CUDNN_DATA_FLOAT, [DT_BF16] = CUDNN_DATA_BFLOAT16,
     [DT_F16] = CUDNN_DATA_HALF, [DT_I32] = CUDNN_DATA_INT32, [DT_U8] = CUDNN_DATA_UINT8};
 static const cudnnDataType_t in_f32 = CUDNN_DATA_FLOAT; /* every sum and pointwise op is computed in it */
@@ -162,13 +174,10 @@ static Node pointwise(Graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compu
 /* b: the second operand, and flags that choose between both; NULL: there is none */
 static void pointwise_op(Graph *g, Node how, Node in, Node b, Node flags, Node out) {
     finish(g, how);
-    Node op = make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "a pointwise op's operands");
-    set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
-    set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, in);
-    if (b) set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
-    if (flags) set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, flags);
-    set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, out);
-    finish_op(g, op);
+    add_op(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "a pointwise op's operands",
+           (Part[PARTS]){{CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how}, {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, in},
+                         {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b}, {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, flags},
+                         {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, out}});
 }
 
 void graph_math(Graph *g, GraphMath f, Node a, Node b, Node out) {
@@ -213,31 +222,23 @@ void graph_act_dx(Graph *g, const ActAttr *act, Node dy, Node s, Node out) {
     Node how = pointwise(g, CUDNN_POINTWISE_RELU_BWD, in_f32);
     set_slope(g, how, act);
     finish(g, how);
-    Node op = make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "an activation's gradient");
-    set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
-    set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, s);
-    set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, dy);
-    set_node(g, op, CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, out);
-    finish_op(g, op);
+    add_op(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "an activation's gradient",
+           (Part[PARTS]){{CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how}, {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, s},
+                         {CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, dy}, {CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, out}});
 }
 
 void graph_matmul(Graph *g, Node a, Node b, Node out) {
     Node how = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, "a product of matrices");
     set(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &in_f32);
     finish(g, how);
-    Node op = make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, "a product's matrices");
-    set_node(g, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
-    set_node(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
-    set_node(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
-    set_node(g, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, out);
-    finish_op(g, op);
+    add_op(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, "a product's matrices",
+           (Part[PARTS]){{CUDNN_ATTR_OPERATION_MATMUL_DESC, how}, {CUDNN_ATTR_OPERATION_MATMUL_ADESC, a},
+                         {CUDNN_ATTR_OPERATION_MATMUL_BDESC, b}, {CUDNN_ATTR_OPERATION_MATMUL_CDESC, out}});
 }
 
 void graph_transpose(Graph *g, Node in, Node out) {
-    Node op = make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transposition");
-    set_node(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, in);
-    set_node(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, out);
-    finish_op(g, op);
+    add_op(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transposition",
+           (Part[PARTS]){{CUDNN_ATTR_OPERATION_RESHAPE_XDESC, in}, {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, out}});
 }
 
 void graph_reduce(Graph *g, GraphReduce f, Node in, Node out) {
@@ -248,11 +249,9 @@ void graph_reduce(Graph *g, GraphReduce f, Node in, Node out) {
     set(g, how, CUDNN_ATTR_REDUCTION_IS_DETERMINISTIC, CUDNN_TYPE_BOOLEAN, 1, &same_bits);
     set(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &in_f32);
     finish(g, how);
-    Node op = make(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, "a reduction's operands");
-    set_node(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
-    set_node(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, in);
-    set_node(g, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, out);
-    finish_op(g, op);
+    add_op(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, "a reduction's operands",
+           (Part[PARTS]){{CUDNN_ATTR_OPERATION_REDUCTION_DESC, how}, {CUDNN_ATTR_OPERATION_REDUCTION_XDESC, in},
+                         {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, out}});
 }
 
 int graph_finish(Graph *g, cudnnHandle_t handle, Err *e) {

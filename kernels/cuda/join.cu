@@ -1,25 +1,8 @@
-/* join.cu: mul; concat, slice, slice_dx, roll, which move elements; bias_db. A tensor is seen as (outer, axis, inner)
+/* join.cu: concat, slice, slice_dx, roll, which move elements; bias_db. A tensor is seen as (outer, axis, inner)
  * in the order in which it lies in memory; a run is all that has one outer index: (axis, inner). */
 #include "bias.h"
 #include "elements.h"
 #include "words.h"
-
-struct Product {
-    enum { INPUTS = 2 };
-    __device__ void four(float *y, const float (*x)[QUAD], int64_t) const {
-        for (int i = 0; i < QUAD; i++) y[i] = x[0][i] * x[1][i];
-    }
-};
-
-/* in act.cu: with an activation of a */
-extern "C" int gated_run(const KArgs *a, Err *e);
-
-int k_cuda_mul(const KArgs *a, Err *e) {
-    assert(a->mul.a.count == a->mul.y.count && a->mul.b.count == a->mul.y.count);
-    if (a->attr->mul.f.act) return gated_run(a, e);
-    ElementsOf<2> x = {{elements_of(&a->mul.a), elements_of(&a->mul.b)}};
-    return elements_run(a, e, Product{}, x);
-}
 
 /* A whole tensor, a part of which is another one: runs of `run` words each, of which the part's are `part` from `start` on */
 typedef struct Runs { int64_t run, part, start; } Runs;

@@ -4,7 +4,8 @@
 #include "launch.h"
 #include "program/nhwc_to_nchw.h"
 
-enum { SECTOR = 32 /* bytes of memory that are moved together */, TILE = 32, TILE_ROWS = 8 }; /* a block's threads are TILE_ROWS rows of a tile */
+/* SECTOR: bytes of memory that are moved together. A block's threads are TILE_ROWS rows of a tile. */
+enum { SECTOR = 32, TILE = 32, TILE_ROWS = 8 };
 
 /* to (cols, rows) = from (rows, cols) transposed, for each sample; tiles: of all samples */
 template <typename T>
@@ -29,8 +30,9 @@ static __global__ void transpose(T *to, const T *from, int64_t rows, int64_t col
 
 enum { PIECE_THREADS = 256, PIECE_BYTES = 32768, PIECE_CHANNELS = 32, BANK = 4 };
 
-/* width: channels of a block, a power of two; groups: of such of a sample; pitch: of a channel's pixels in shared memory, an odd
- * number of its words, so that neighbouring channels lie in different banks; pair: two elements of the piece are moved as one word; last: `to` has channels last */
+/* width: channels of a block, a power of two; groups: of so many channels, of a sample; pitch: elements from a channel's pixels in
+ * shared memory to the next one's, an odd number of its words, so that neighbouring channels lie in different banks; pair: two
+ * elements of the piece are moved as one word; last: `to` has channels last */
 struct Piece {
     void *to;
     const void *from;

@@ -17,14 +17,7 @@ static CudaDevice *open_card(const char *name) {
     PlanCard p;
     Err e = {.text = "no such card"};
     if (!ok(device != NULL, "%s is a card", name)) return NULL;
-    memset(&p, 0, sizeof p);
-    snprintf(p.name, sizeof p.name, "%s", c->title);
-    p.capability = c->capability;
-    p.multiprocessors = c->multiprocessors;
-    p.threads = c->threads;
-    p.memory = (int64_t)c->memory;
-    p.clock = c->clock;
-    p.memory_clock = c->memory_clock;
+    card_describe(c, &p);
     device->ordinal = NOT_HERE;
     int code = plan_card_describe(&p, &device->model, &e);
     if (!code) code = cudnn_device_properties(device, &properties, &e);

@@ -1,15 +1,13 @@
 /* t_gated.c: a product that applies an activation to a factor gives the bits that activation and product give one after
  * the other: by the kernels, in the storage of a factor, too; and by training, in every precision. On the CPU, and on the
  * GPU that each_device.h finds. */
+#include "apart.h"
 #include "each_device.h"
-#include "unit/nets.h"
 #include "on_device.h"
-#include "program/rule.h"
-#include "run/runtime.h"
 
 /* ---- kernels */
 
-enum { COUNT = 5 * 1031, STEPS = 3 };
+enum { COUNT = 5 * 1031 };
 
 typedef struct Values { float data[COUNT]; DType type; } Values; /* room for any type */
 
@@ -57,56 +55,20 @@ static void test_kernels(Device *d) {
 
 /* ---- training: the border of a checkpoint keeps activation and product apart */
 
-static const struct { const char *what, *one, *apart; } nets[] = {
+static const ApartNet nets[] = {
     {"a gated MLP", "Sequential{Flatten Mul{Sequential{Linear(432, 32) SiLU} Linear(432, 32)} Linear(32, 10)}",
-     "Sequential{Flatten Mul{Sequential{Linear(432, 32) Checkpoint{SiLU}} Linear(432, 32)} Linear(32, 10)}"},
+     "Sequential{Flatten Mul{Sequential{Linear(432, 32) Checkpoint{SiLU}} Linear(432, 32)} Linear(32, 10)}", 2},
     {"the second factor, of images", "Sequential{Conv2d(3, 4, 3) Mul{Conv2d(4, 4, 1) Sequential{Conv2d(4, 4, 1) GELU}} Flatten Linear(400, 10)}",
-     "Sequential{Conv2d(3, 4, 3) Mul{Conv2d(4, 4, 1) Sequential{Conv2d(4, 4, 1) Checkpoint{GELU}}} Flatten Linear(400, 10)}"},
+     "Sequential{Conv2d(3, 4, 3) Mul{Conv2d(4, 4, 1) Sequential{Conv2d(4, 4, 1) Checkpoint{GELU}}} Flatten Linear(400, 10)}", 2},
     {"an activation of each factor", "Sequential{Flatten Mul{Sequential{Linear(432, 32) SiLU} Sequential{Linear(432, 32) GELU}} Linear(32, 10)}",
-     "Sequential{Flatten Mul{Sequential{Linear(432, 32) Checkpoint{SiLU}} Sequential{Linear(432, 32) Checkpoint{GELU}}} Linear(32, 10)}"},
+     "Sequential{Flatten Mul{Sequential{Linear(432, 32) Checkpoint{SiLU}} Sequential{Linear(432, 32) Checkpoint{GELU}}} Linear(32, 10)}", 2},
     {"both factors of one tensor", "Sequential{Flatten Linear(432, 32) Mul{Identity SiLU} Linear(32, 10)}",
-     "Sequential{Flatten Linear(432, 32) Mul{Identity Checkpoint{SiLU}} Linear(32, 10)}"},
+     "Sequential{Flatten Linear(432, 32) Mul{Identity Checkpoint{SiLU}} Linear(32, 10)}", 2},
 };
 
-typedef struct Trained { float loss[STEPS]; size_t peak; int gated, code; Err err; } Trained;
+static bool is_gated(const Op *op) { return op->kind == OP_mul && op->attr.mul.f.act; }
 
-static Trained train(Device *d, const char *text, const Settings *s) {
-    Trained t = {{0}, 0, 0, OK, {0, ""}};
-    Program *p = NULL;
-    Runtime *r = NULL;
-    StepResult step;
-    Network *net = net_new(text, "CrossEntropyLoss", shape4(2, 3, 12, 12), &t.err);
-    t.code = net ? compile(net, s, d, NULL, NULL, &p, &t.err) : t.err.code;
-    if (!t.code) t.code = placement_arena(p, d->table->alignment, &t.peak, &t.err);
-    if (!t.code) t.code = runtime_open(d, s->allocator, 0, &(Job){net, p}, 1, 7, 0, &r, &t.err);
-    for (int i = 0; i < STEPS && !t.code; i++) {
-        t.code = runtime_step(r, 0, net_feed, p, &step, &t.err);
-        t.loss[i] = step.loss;
-    }
-    for (int i = 0; p && i < p->n_ops; i++) t.gated += p->ops[i].kind == OP_mul && p->ops[i].attr.mul.f.act;
-    runtime_close(r);
-    program_free(p);
-    network_free(net);
-    return t;
-}
-
-static void test_training(Device *d) {
-    for (size_t n = 0; n < ARRAY_LEN(nets); n++)
-        for (int precision = 0; precision < PREC_COUNT; precision++) {
-            Settings s = settings_default();
-            s.precision = (Precision)precision;
-            s.accumulate = 1 + precision % 2;
-            s.inplace = (Inplace)(precision % 3);
-            s.optimizer.kind = OPTIM_SGD;
-            s.optimizer.rule = (OptimRule){.lr = 0.05f, .momentum = 0.9f};
-            const Trained one = train(d, nets[n].one, &s), apart = train(d, nets[n].apart, &s);
-            const bool same = !one.code && !apart.code && !memcmp(one.loss, apart.loss, sizeof one.loss);
-            if (!ok(same && one.gated == 2 && !apart.gated && one.peak <= apart.peak && one.loss[0] != one.loss[STEPS - 1], "%s: %s, %s",
-                    d->table->kind, nets[n].what, precision_info(s.precision)->text))
-                printf("# losses %.9g and %.9g, %d and %d fused, %zu and %zu bytes; %s%s\n", (double)one.loss[STEPS - 1],
-                       (double)apart.loss[STEPS - 1], one.gated, apart.gated, one.peak, apart.peak, one.err.text, apart.err.text);
-        }
-}
+static void test_training(Device *d) { check_all_apart(d, nets, ARRAY_LEN(nets), is_gated); }
 
 int main(void) {
     each_device(test_kernels);

@@ -4,6 +4,7 @@
 #include <omp.h>
 #include <stdlib.h>
 
+#include "../../kernels/cpu/cpu.h"
 #include "memory/device.h"
 #include "reference/ref_conv.h"
 #include "reference/reference.h"
@@ -148,7 +149,7 @@ static const int place[PASSES][OPERANDS] = {
 
 static View *arg(KArgs *args, int at) { return at < OP_IN ? &args->in[at] : &args->out[at - OP_IN]; }
 
-static bool is_own(const KArgs *args) { return !args->state || !((const KernelState *)args->state)->by_library; }
+static bool is_own(const KArgs *args) { return !args->state || !((const CpuState *)args->state)->by_library; }
 
 /* Runs the op again over poisoned outputs, with fewer and with more threads. The bits must be the same, and inputs must not
  * change. */

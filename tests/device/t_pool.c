@@ -1,10 +1,9 @@
 /* t_pool.c: a max pooling that applies a ReLU gives the numbers that ReLU and pooling give one after the other: by the
  * kernels, of zeros, NaN, infinities and equal maxima; and by training, which ends in the same parameters. On the CPU,
  * and on the GPU that each_device.h finds. */
+#include "apart.h"
 #include "each_device.h"
-#include "unit/nets.h"
 #include "on_device.h"
-#include "run/runtime.h"
 
 static bool same_number(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
 
@@ -83,86 +82,25 @@ static void test_kernels(Device *d) {
 
 /* ---- training: the border of a checkpoint keeps ReLU and pooling apart */
 
-static const struct { const char *what, *one, *apart; } nets[] = {
+static const ApartNet nets[] = {
     {"after a convolution",
      "Sequential{Conv2d(3, 8, 3, padding=1) ReLU MaxPool2d(2) Conv2d(8, 4, 3) ReLU MaxPool2d(2)"
      " Flatten Linear(16, 10)}",
      "Sequential{Checkpoint{Sequential{Conv2d(3, 8, 3, padding=1) ReLU}} MaxPool2d(2)"
-     " Checkpoint{Sequential{Conv2d(8, 4, 3) ReLU}} MaxPool2d(2) Flatten Linear(16, 10)}"},
+     " Checkpoint{Sequential{Conv2d(8, 4, 3) ReLU}} MaxPool2d(2) Flatten Linear(16, 10)}", 2},
     {"in front of a block",
      "Sequential{Conv2d(3, 8, 3, padding=1, bias=false) BatchNorm2d(8) ReLU(inplace=true)"
      " MaxPool2d(3, stride=2, padding=1) Residual{Conv2d(8, 8, 3, padding=1)} Flatten Linear(288, 10)}",
      "Sequential{Conv2d(3, 8, 3, padding=1, bias=false) BatchNorm2d(8) Checkpoint{ReLU(inplace=true)}"
-     " MaxPool2d(3, stride=2, padding=1) Residual{Conv2d(8, 8, 3, padding=1)} Flatten Linear(288, 10)}"},
+     " MaxPool2d(3, stride=2, padding=1) Residual{Conv2d(8, 8, 3, padding=1)} Flatten Linear(288, 10)}", 1},
     {"the other way round",
      "Sequential{Conv2d(3, 8, 3, padding=1) MaxPool2d(2) ReLU Flatten Linear(288, 10)}",
-     "Sequential{Conv2d(3, 8, 3, padding=1) MaxPool2d(2) Checkpoint{ReLU} Flatten Linear(288, 10)}"},
+     "Sequential{Conv2d(3, 8, 3, padding=1) MaxPool2d(2) Checkpoint{ReLU} Flatten Linear(288, 10)}", 1},
 };
 
-enum { STEPS = 3 };
+static bool is_fused(const Op *op) { return op->kind == OP_maxpool && op->attr.pool.fused.act; }
 
-/* All that a run keeps: parameters, statistics, optimizer state. */
-typedef struct Trained { float loss[STEPS], *values; size_t count; int pools, code; Err err; } Trained;
-
-static int read_all(Runtime *r, Trained *t) {
-    const Buf *b;
-    for (int i = 0, code; (b = runtime_persistent(r, i)); i++) {
-        size_t n = (size_t)shape_elements(&b->shape);
-        float *more = realloc(t->values, (t->count + n) * sizeof *more);
-        if (!more) return ERR_HOST_MEMORY;
-        t->values = more;
-        if ((code = runtime_read(r, 0, b->name, more + t->count, &t->err))) return code;
-        t->count += n;
-    }
-    return OK;
-}
-
-static Trained train(Device *d, const char *text, const Settings *s) {
-    Trained t = {{0}, NULL, 0, 0, OK, {0, ""}};
-    Program *p = NULL;
-    Runtime *r = NULL;
-    StepResult step;
-    Network *net = net_new(text, "CrossEntropyLoss", shape4(2, 3, 12, 12), &t.err);
-    t.code = net ? compile(net, s, d, NULL, NULL, &p, &t.err) : t.err.code;
-    if (!t.code) t.code = runtime_open(d, s->allocator, 0, &(Job){net, p}, 1, 7, 0, &r, &t.err);
-    for (int i = 0; i < STEPS && !t.code; i++) {
-        t.code = runtime_step(r, 0, net_feed, p, &step, &t.err);
-        t.loss[i] = step.loss;
-    }
-    if (!t.code) t.code = read_all(r, &t);
-    for (int i = 0; p && i < p->n_ops; i++) t.pools += p->ops[i].kind == OP_maxpool && p->ops[i].attr.pool.fused.act;
-    runtime_close(r);
-    program_free(p);
-    network_free(net);
-    return t;
-}
-
-static void check_training(Device *d, int net, const Settings *s) {
-    Trained one = train(d, nets[net].one, s), apart = train(d, nets[net].apart, s);
-    size_t other = 0;
-    for (size_t i = 0; i < one.count && i < apart.count; i++) other += !same_number(one.values[i], apart.values[i]);
-    bool same = !one.code && !apart.code && !memcmp(one.loss, apart.loss, sizeof one.loss);
-    if (!ok(same && one.pools && !apart.pools && one.count == apart.count && one.count > 1000 && !other,
-            "%s: %s, %s, accumulate %d", d->table->kind, nets[net].what, precision_info(s->precision)->text,
-            s->accumulate))
-        printf("# %zu of %zu numbers differ; losses %.9g and %.9g; %s%s\n", other, one.count,
-               (double)one.loss[STEPS - 1], (double)apart.loss[STEPS - 1], one.err.text, apart.err.text);
-    free(one.values);
-    free(apart.values);
-}
-
-static void test_training(Device *d) {
-    for (int net = 0; net < (int)ARRAY_LEN(nets); net++)
-        for (int precision = 0; precision < PREC_COUNT; precision++) {
-            Settings s = settings_default();
-            s.precision = (Precision)precision;
-            s.accumulate = 1 + precision % 2;
-            s.inplace = (Inplace)(precision % 3);
-            s.optimizer.kind = OPTIM_SGD;
-            s.optimizer.rule = (OptimRule){.lr = 0.05f, .momentum = 0.9f};
-            check_training(d, net, &s);
-        }
-}
+static void test_training(Device *d) { check_all_apart(d, nets, ARRAY_LEN(nets), is_fused); }
 
 int main(void) {
     each_device(test_kernels);

@@ -137,6 +137,10 @@ static int64_t draw(int64_t n) { return (int64_t)(philox(seed, RNG_DATA, 0, 0, d
 
 #define ONE_OF(...) ((const int64_t[]){__VA_ARGS__})[draw(sizeof (int64_t[]){__VA_ARGS__} / sizeof(int64_t))]
 
+/* Ops that were too large or had no output, and were left out */
+static int left_out;
+
+/* Has a random op the same bits with each number of threads? */
 static bool random_op(void) {
     static const DType types[] = {DT_F32, DT_F32, DT_BF16, DT_F16};
     const DType t = types[draw(4)], of_w = draw(2) ? t : DT_F32;
@@ -145,15 +149,16 @@ static bool random_op(void) {
     if (draw(4) == 0) {
         const int64_t n = ONE_OF(1, 4, 16, 33, 64, 128, 300, 1000, 2048), i = ONE_OF(7, 32, 64, 65, 100, 256, 400, 784, 1024, 3000, 6272);
         const int64_t o = ONE_OF(1, 10, 17, 32, 64, 84, 120, 128, 256, 512, 1000);
-        return n * i * o > 300000000 || check_linear(n, i, o, pass, t, of_w, limit);
+        if (n * i * o > 300000000) return ++left_out;
+        return check_linear(n, i, o, pass, t, of_w, limit);
     }
     ConvShape s = {.n = ONE_OF(1, 2, 3, 4, 8, 16), .c = ONE_OF(1, 3, 4, 8, 16, 16, 32, 32, 48, 64, 64, 96, 128, 256), .h = ONE_OF(1, 3, 5, 7, 8, 14, 16, 28, 32),
                    .w = ONE_OF(4, 7, 8, 14, 16, 28, 32), .o = ONE_OF(4, 8, 12, 16, 32, 32, 48, 64, 64, 96, 128, 256), .k = ONE_OF(1, 1, 2, 3, 3, 5, 7),
                    .stride = ONE_OF(1, 1, 2), .groups = ONE_OF(1, 1, 1, 2, 0)};
     if (!s.groups) s.groups = s.c, s.o = s.c;
     else s.c *= s.groups > 1 ? s.groups : 1, s.o *= s.groups;
-    if (s.h + 2 * (s.k / 2) < s.k || s.w + 2 * (s.k / 2) < s.k) return true;
-    if (s.n * s.h * s.w * s.o * s.c / s.groups * s.k * s.k > 300000000) return true;
+    if (s.h + 2 * (s.k / 2) < s.k || s.w + 2 * (s.k / 2) < s.k) return ++left_out;
+    if (s.n * s.h * s.w * s.o * s.c / s.groups * s.k * s.k > 300000000) return ++left_out;
     return check_conv(&s, pass, t, of_w, limit);
 }
 
@@ -260,7 +265,7 @@ int main(void) {
         drawn = 0;
         bad += !random_op();
     }
-    ok(!bad, "of %d random ops %d differ", ops, bad);
+    ok(!bad && left_out < ops / 2, "of %d random ops %d differ", ops - left_out, bad);
     for (size_t k = 0; k < ARRAY_LEN(nets); k++) /* in the short form each net has one of each, fp32 more often than others */
         for (size_t i = 0; i < ARRAY_LEN(precisions) * ARRAY_LEN(limits); i++)
             if (all || i == k % 2 * (k % (ARRAY_LEN(precisions) * ARRAY_LEN(limits))))

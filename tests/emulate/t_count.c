@@ -1,7 +1,7 @@
 /* t_count.c: bytes that own kernels move between device memory and the processors, in whole sectors of 32 bytes (shadow/count.c),
- * against the fewest: each operand once for each pass that the mathematics needs, an updated one once more, caches ignored. And the turns that requests to shared memory take,
- * against the fewest. Both are bounded, so that a change that moves more is seen; `make cuda-count` prints the table, which is in
- * docs/gpu.md.
+ * against the fewest: each operand once for each pass that the mathematics needs, an updated one once more, caches ignored. And the
+ * turns that requests to shared memory take, against the fewest. Both are bounded, so that a change that moves more is seen;
+ * `make cuda-count` prints the table, which is in docs/gpu.md.
  *
  * Shapes are those of layers, cut to what an emulated GPU runs in a moment: rows as long as in ResNet-50 and GPT-2, few of them. 256 rows
  * of layer norm are 64 for each of its processors, as 8192 are on an H200, and each block reads the parameters once. */

@@ -17,7 +17,6 @@ static void move_part(const Tensor *whole, const Tensor *part, int axis, int64_t
     }
 }
 
-
 /* The element of `s`, whose sizes are those of x or 1, that belongs to element i of `x`. */
 static int64_t broadcast_place(const Tensor *x, const Tensor *s, int64_t i) {
     int64_t place = 0, step = 1;
