@@ -8,11 +8,12 @@
 -- What stands between the two lines is replaced by what the command prints, as it is if it is a Markdown table, else in a
 -- fence, and by a line "`COMMAND`, commit, device, date". That line stays while the output stays the same and the commit is one
 -- of the history, because a prediction does not age. Commands run in the root of the checkout; `memtide` is the program that was built, $PYTHON the
--- interpreter that may have torch, and MEMTIDE_PLAN is none, so that a prediction is the same wherever it is made.
+-- interpreter that may have torch, and MEMTIDE_PLAN is none. What is not measured is made for one thread of a processor with AVX2,
+-- as every one can take itself for: so a prediction is the same wherever it is made.
 --
 -- A comment at the command's end marks what the test does not run: "# (minutes)" takes long, "# (measured)" prints what
--- another run or another machine prints otherwise, "# (needs PyTorch)" is left out where $PYTHON has no torch, "# (needs bf16)" where
--- the processor has no instructions for bf16, since products then need more workspace. Several figures
+-- another run or another machine prints otherwise, "# (needs PyTorch)" is left out where $PYTHON has no torch, "# (needs bf16)", which is
+-- made for a processor with instructions for bf16, where this one has none. Several figures
 -- of one measurement read its file:
 --
 --   <!-- data experiments/results/article-cpu.csv: memtide run experiments/article.lua --csv $FILE # (minutes) -->
@@ -106,6 +107,12 @@ local function output_of(command, environment)
   return text
 end
 
+-- For which processor the figure is predicted: variables of oneDNN and OpenMP; nil: it is what was measured on this one.
+local function predicted_for(one)
+  if one.file or one.measured then return nil end
+  return "ONEDNN_MAX_CPU_ISA=" .. (one.bf16 and "AVX512_CORE_BF16" or "AVX2") .. " OMP_NUM_THREADS=1"
+end
+
 -- Removes what output_of has made.
 function figures.close()
   if figures.bin then os.execute("rm -r " .. figures.bin) end
@@ -131,7 +138,7 @@ end
 
 -- What a figure's command prints now, as it stands in the page; nil, status: it fails.
 function figures.shown(one)
-  local text, status = output_of(one.command)
+  local text, status = output_of(one.command, predicted_for(one))
   if not text then return nil, status end
   text = text:gsub("[ \t]+\n", "\n"):gsub("^\n+", ""):gsub("%s+$", "")
   return text:find "^|" and text or "```\n" .. text .. "\n```"
@@ -142,7 +149,8 @@ function figures.printed(body) return (body:gsub("\n\n`[^\n]*$", "")) end
 
 local function where(one)
   local command = one.file and one.command:gsub("%$FILE", one.file) or one.command
-  return ("`%s`, commit %s, %s, %s"):format(command, commit(), device(), os.date "!%Y-%m-%d")
+  local processor = predicted_for(one)
+  return ("`%s%s`, commit %s, %s, %s"):format(processor and processor .. " " or "", command, commit(), device(), os.date "!%Y-%m-%d")
 end
 
 -- Replaces the body of a figure or of data in its page.

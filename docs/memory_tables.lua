@@ -23,6 +23,22 @@ function tables.heads()
   put(lines)
 end
 
+-- What a large weight needs whose gradient is made some rows at a time
+function tables.slices()
+  local lines = {{"", "updated as a whole", "in slices", ""}}
+  for _, one in ipairs{{"VGG16, batch 1, SGD", "vgg16_memory", 1}, {"VGG16, batch 4, Adam", "peers", 4, "vgg16"},
+                       {"ResNet-18, 64 × 64, batch 16, Adam", "peers", 16, "resnet18"}} do
+    local function bytes(sliced)
+      local set = {batch = one[3], precision = "fp32", checkpoint = "none", framework = "memtide", sliced_updates = sliced}
+      local found = common.predicted(script(one[2]), set, function(values) return not one[4] or values.case == one[4] end)
+      return found[1].predicted_peak_bytes
+    end
+    local whole, sliced = bytes(false), bytes(true)
+    lines[#lines + 1] = {one[1], grouped(whole), grouped(sliced), common.percent(sliced, whole)}
+  end
+  put(lines)
+end
+
 -- A sequence of layers with each convolution and ReLU that a pooling reads in a checkpoint. Where the setting marks none, that
 -- changes nothing but one thing: no ReLU is one op with its pooling, which is in another checkpoint.
 local function apart(model)

@@ -189,6 +189,7 @@ typedef struct Settings {
     Checkpoint checkpoint;
     size_t budget;           /* bytes, for CHECKPOINT_BUDGET */
     bool recompute_light;    /* what light ops make of kept activations is not kept, where that lowers the peak */
+    bool sliced_updates;     /* large weights are updated some rows at a time, where that lowers the peak */
     size_t recompute_least;  /* bytes: smaller activations are kept, since an op takes a while to start */
     Offload offload;
     size_t offload_budget;   /* bytes of the device, for OFFLOAD_BUDGET; else 0 */

@@ -80,6 +80,7 @@ static int updated_part(Program *p, const ParamBufs *param) {
     if (p->failed) return w;
     distribute_divide(p, part, shard);
     p->bufs[part].alias = w;
+    p->bufs[part].start = shard.first;
     return part;
 }
 

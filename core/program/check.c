@@ -156,7 +156,7 @@ static int check_buffers(const Program *p, const char *after, Err *e) {
             return err_set(e, ERR_INTERNAL, "after %s: %s has %zu bytes, its shape wants %zu", after, b->name, b->bytes,
                            (size_t)n * dtype_size(b->dtype));
         if (b->alias != NO_BUF && (b->alias >= p->n_bufs || p->bufs[b->alias].alias != NO_BUF ||
-                                   p->bufs[b->alias].bytes < b->bytes))
+                                   p->bufs[b->alias].bytes < program_offset(p, i) + b->bytes))
             return err_set(e, ERR_INTERNAL, "after %s: %s shares the storage of a buffer that cannot hold it", after,
                            b->name);
     }

@@ -28,8 +28,9 @@ static void put_buf(Line *l, const Program *p, int i) {
     if (b->slice.parts) line_put(l, " part=%d/%d along %d", b->slice.index, b->slice.parts, b->slice.axis);
     if (b->shard.count) line_put(l, " shard=%" PRId64 "+%" PRId64, b->shard.first, b->shard.count);
     line_put(l, " %s", category_name(b->category));
-    if (b->alias != NO_BUF) line_put(l, " in %s", p->bufs[b->alias].name);
-    else line_put(l, " %zu", b->bytes);
+    if (b->alias == NO_BUF) line_put(l, " %zu", b->bytes);
+    else line_put(l, " in %s", p->bufs[b->alias].name);
+    if (b->start) line_put(l, " from=%" PRId64, b->start);
     if (b->carried) line_put(l, " carried");
     if (b->keep) line_put(l, " keep");
     if (b->host) line_put(l, " host");

@@ -62,6 +62,7 @@ typedef struct Buf {
     size_t bytes;        /* not rounded up */
     int ahead;           /* of an input: the persistent buffer that the next micro-batch is copied to meanwhile, or NO_BUF */
     int alias;           /* the root buffer, whose alias is NO_BUF, that this one shares the storage of; or NO_BUF */
+    int64_t start;       /* of one with an alias: the elements before it there */
     int stage;           /* the only stage of the pipeline that has it, of a parameter's buffers; -1: each has one */
     bool elsewhere;      /* that is another one: here it is a temporary that no op uses */
     int param;           /* the number of the parameter that this is, or is the master, gradient or state of; or -1 */
@@ -171,11 +172,9 @@ static inline int program_root(const Program *p, int buf) {
 }
 /* The elements that it has. */
 static inline int64_t program_elements(const Buf *b) { return b->shard.count ? b->shard.count : shape_elements(&b->shape); }
-/* Bytes from the start of that storage to the buffer: of a shard that lies in the whole tensor. */
+/* Bytes from the start of that storage to the buffer */
 static inline size_t program_offset(const Program *p, int buf) {
-    const Buf *b = &p->bufs[buf];
-    const bool window = b->shard.count && !p->bufs[program_root(p, buf)].shard.count;
-    return window ? (size_t)b->shard.first * dtype_size(b->dtype) : 0;
+    return (size_t)p->bufs[buf].start * dtype_size(p->bufs[buf].dtype);
 }
 /* The shape of the whole tensor as kernels see it: (N, C, L) with layout NHWC is the image (N, C, 1, L). */
 static inline Shape program_shape(const Buf *b) {

@@ -40,7 +40,7 @@ static bool sums(const LedgerPeak *p) {
 
 static bool same_peak(const LedgerPeak *a, const LedgerPeak *b) { return !memcmp(a, b, sizeof *a); }
 
-static void truth_describe(char *text, size_t room, const Settings *s) {
+static inline void truth_describe(char *text, size_t room, const Settings *s) {
     static const char *const check[] = {"none", "marked", "all", "sqrt", "selective", "budget"};
     static const char *const inplace[] = {"marked", "off", "on"};
     snprintf(text, room, "%s %s accumulate %d checkpoint %s inplace %s%s%s%s%s", alloc_name(s->allocator),

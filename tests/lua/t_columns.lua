@@ -22,7 +22,7 @@ end
 tap.is(table.concat(columns.group "work", " "),
   "model batch accumulate effective_batch precision checkpoint inplace mode optimizer", "a group")
 tap.is(table.concat(columns.group("work", true), " "),
-  "framework pytorch offload loss_chunks grad_scaler world mesh sequence_parallel pipeline_schedule zero recompute_light",
+  "framework pytorch offload loss_chunks grad_scaler world mesh sequence_parallel pipeline_schedule zero recompute_light sliced_updates",
   "and of columns that only some files have")
 tap.is(table.concat(columns.categories, " "),
   "weights gradients optimizer activations activation_gradients input workspace other", "the categories")

@@ -1,0 +1,299 @@
+/* The setting "sliced_updates": the gradient of a large weight is made, and the weight updated, some rows at a time, where
+ * that lowers the peak. So a network whose peak is the gradient of one weight, beside all weights and states, needs
+ * little more than these:
+ *
+ *     dw = linear_dw(x, dy)             dy.0 = slice(dy)         the first columns: those outputs
+ *     db = sum of dy                    dw.0 = linear_dw(x, dy.0)
+ *     ...                               adam(dw.0, w.0, ...)     w.0: the first rows of w, in its storage; its states alike
+ *     adam(dw, w, ...)                  dy.1 = slice(dy)
+ *                                       ...
+ *
+ * Each element is the same sum of products. Slices stand where the update stood, after the last op that reads the weight, so
+ * what the gradient is made of lives until then; the gradient of the bias is an op of its own (bias_db). A slice begins at a
+ * multiple of the device's alignment. All slices of a weight have the same size, and there are as few as bring the peak to
+ * what other ops need, or a hundredth above it: small products are slower. Both programs are placed; the arena must shrink by a
+ * hundredth at least. */
+#include <assert.h>
+
+#include "rewrite.h"
+
+enum { WORTH = 100, MOST_SLICES = 16 };
+
+/* A gradient that only one update reads. Bytes are aligned. */
+typedef struct Large {
+    int maker, update;    /* ops of the body */
+    size_t whole, beside; /* alive at most while the gradient is: with it; without it, where the slices would stand */
+    size_t divided;       /* what a slice has a part of: gradient, dy and the maker's workspace */
+    int slices;           /* 1: it stays whole */
+} Large;
+
+typedef struct Find {
+    const Program *p;
+    size_t alignment;
+    int *made;  /* by buffer: the last op that writes it, or NO_OP */
+    int *reads; /* by buffer: how often ops read it */
+    Large *large; /* [n], in the order of the updates */
+    int n;
+} Find;
+
+/* ---- which gradients */
+
+static size_t persistent_bytes(const Program *p) {
+    size_t bytes = 0;
+    for (int b = 0; b < p->n_bufs; b++)
+        if (p->bufs[b].kind == BUF_PERSISTENT && !p->bufs[b].host) bytes += p->bufs[b].bytes;
+    return bytes;
+}
+
+/* May rows of all that the update writes be updated by themselves? All of it has one number for each of the weight's. */
+static bool is_by_element(const Program *p, const Op *update) {
+    const Buf *w = &p->bufs[update->out[0]];
+    EACH_OUT(update, k) {
+        const Buf *b = &p->bufs[update->out[k]];
+        if (!shape_equal(&b->shape, &w->shape) || b->layout != w->layout) return false;
+        if (b->kind != BUF_PERSISTENT || b->alias != NO_BUF || b->shard.count || b->host) return false;
+    }
+    return true;
+}
+
+static bool is_product(const Program *p, const Op *op) {
+    if (op->kind == OP_conv2d_dw && op->attr.conv.groups != 1) return false;
+    return (op->kind == OP_linear_dw || op->kind == OP_conv2d_dw) && !p->bufs[op->linear_dw.dy].order[0];
+}
+
+/* Is what the op reads still there at `until`? */
+static bool stays(const Program *p, int op, int until) {
+    EACH_IN(&p->ops[op], in) {
+        const int root = program_root(p, p->ops[op].in[in]);
+        for (int i = op + 1; i < until; i++)
+            EACH_OUT(&p->ops[i], out) if (program_root(p, p->ops[i].out[out]) == root) return false;
+    }
+    return true;
+}
+
+/* Do slices of so many rows begin at multiples of the alignment? */
+static bool is_aligned(const Find *f, const Op *update, int64_t rows) {
+    EACH_OUT(update, k) {
+        const Buf *b = &f->p->bufs[update->out[k]];
+        if (b->bytes / (size_t)b->shape.dim[0] * (size_t)rows % f->alignment) return false;
+    }
+    return true;
+}
+
+/* May the update's weight be cut into so many slices? */
+static bool divides(const Find *f, const Op *update, int slices) {
+    const int64_t rows = f->p->bufs[update->out[0]].shape.dim[0];
+    return rows % slices == 0 && is_aligned(f, update, rows / slices);
+}
+
+static void find_large(Find *f) {
+    const Program *p = f->p;
+    const size_t least = persistent_bytes(p) / WORTH;
+    for (int b = 0; b < p->n_bufs; b++) f->made[b] = NO_OP;
+    for (int i = 0; i < p->n_ops; i++) {
+        EACH_IN(&p->ops[i], k) f->reads[p->ops[i].in[k]]++;
+        EACH_OUT(&p->ops[i], k) f->made[p->ops[i].out[k]] = i;
+    }
+    for (int i = p->forward_end; i < p->body_end; i++) {
+        const Op *op = &p->ops[i];
+        if (!op_is_update(op->kind) || p->bufs[op->in[0]].bytes < least) continue;
+        const int g = op->in[0], maker = f->made[g];
+        const Buf *grad = &p->bufs[g];
+        if (maker == NO_OP || !is_product(p, &p->ops[maker]) || p->ops[maker].out[0] != g) continue;
+        if (f->reads[g] != 1 || grad->alias != NO_BUF || grad->keep || grad->carried) continue;
+        if (is_by_element(p, op) && divides(f, op, 2) && stays(p, maker, i)) f->large[f->n++] = (Large){.maker = maker, .update = i, .slices = 1};
+    }
+}
+
+/* ---- how many slices */
+
+/* The finished program: what is alive by op, of which no gradient that is large */
+typedef struct Rest { const Program *p; const Life *life; size_t *live; } Rest;
+
+static size_t bytes_of(const Find *f, int buf) { return buf == NO_BUF ? 0 : align_up(f->p->bufs[buf].bytes, f->alignment); }
+
+/* Bytes of the op's input that no longer live at op `at` */
+static size_t ended(const Find *f, const Rest *r, int buf, int at) {
+    return r->life[program_root(r->p, buf)].last < at ? bytes_of(f, buf) : 0;
+}
+
+/* Takes the large gradients, and the workspace of what makes them, out of r->live. */
+static void take_out(Find *f, const Rest *r) {
+    for (int k = 0; k < f->n; k++) {
+        Large *l = &f->large[k];
+        const Op *maker = &f->p->ops[l->maker];
+        const size_t room = bytes_of(f, maker->workspace), grad = bytes_of(f, maker->out[0]);
+        for (int i = l->maker; i <= l->update; i++) l->whole = max_size(l->whole, r->live[i]);
+        l->divided = grad + room + bytes_of(f, maker->linear_dw.dy);
+        r->live[l->maker] -= room;
+    }
+    for (int k = 0; k < f->n; k++)
+        for (int i = f->large[k].maker; i <= f->large[k].update; i++) r->live[i] -= bytes_of(f, f->p->ops[f->large[k].maker].out[0]);
+    for (int k = 0; k < f->n; k++) {
+        Large *l = &f->large[k];
+        const Op *maker = &f->p->ops[l->maker];
+        l->beside = r->live[l->update] + ended(f, r, maker->linear_dw.x, l->update) + ended(f, r, maker->linear_dw.dy, l->update);
+    }
+}
+
+/* Alive at most while a slice of it is */
+static size_t sliced(const Large *l, int slices) { return l->beside + l->divided / (size_t)slices; }
+
+/* Gives each large gradient as few slices as bring the peak as low as it can be, or all but so. Returns whether one has more than 1. */
+static bool choose(Find *f, const Rest *r) {
+    size_t least = 0;
+    bool any = false;
+    take_out(f, r);
+    for (int i = 0; i < f->p->n_ops; i++) least = max_size(least, r->live[i]);
+    for (int k = 0; k < f->n; k++) {
+        size_t lowest = f->large[k].whole;
+        for (int n = 2; n <= MOST_SLICES; n *= 2)
+            if (divides(f, &f->p->ops[f->large[k].update], n)) lowest = min_size(lowest, sliced(&f->large[k], n));
+        least = max_size(least, lowest);
+    }
+    least += least / WORTH;
+    for (int k = 0; k < f->n; k++) {
+        Large *l = &f->large[k];
+        if (l->whole <= least) continue;
+        for (int n = 2; n <= MOST_SLICES && l->slices == 1; n *= 2)
+            if (divides(f, &f->p->ops[l->update], n) && sliced(l, n) <= least) l->slices = n;
+        any |= l->slices > 1;
+    }
+    return any;
+}
+
+/* ---- the slices */
+
+static Shape rows_shape(const Buf *b, int64_t rows) {
+    Shape shape = b->shape;
+    shape.dim[0] = rows;
+    return shape;
+}
+
+/* A buffer for the gradient of some rows; the first of them take over that of all. */
+static int rows_gradient(Program *p, int grad, int slice, int64_t rows) {
+    const Shape shape = rows_shape(&p->bufs[grad], rows);
+    if (slice == 0) {
+        p->bufs[grad].shape = shape;
+        program_resize(p, grad);
+        return grad;
+    }
+    const int b = program_like(p, grad, p->bufs[grad].category, shape, p->bufs[grad].dtype, "rows");
+    if (!p->failed) p->bufs[b].param = p->bufs[grad].param;
+    return b;
+}
+
+/* Rows of a persistent buffer, in its storage. */
+static int rows_inside(Program *p, int whole, int slice, int64_t rows) {
+    const Shape shape = rows_shape(&p->bufs[whole], rows);
+    const int b = program_like(p, whole, p->bufs[whole].category, shape, p->bufs[whole].dtype, "rows");
+    if (p->failed) return whole;
+    p->bufs[b].alias = whole;
+    p->bufs[b].start = slice * shape_elements(&shape);
+    return b;
+}
+
+/* Features of dy, the dimension 1 of an image and the last one of others, from `first` on: the gradient of these rows. */
+static int slice_features(Program *p, const Op *maker, int64_t first, int64_t rows) {
+    const int dy = maker->linear_dw.dy;
+    Shape shape = p->bufs[dy].shape;
+    const int axis = maker->kind == OP_conv2d_dw ? 1 : shape.rank - 1;
+    shape.dim[axis] = rows;
+    const int part = program_like(p, dy, p->bufs[dy].category, shape, p->bufs[dy].dtype, "rows");
+    Op *op = program_op(p, OP_slice, maker->path);
+    op->slice.x = dy;
+    op->slice.y = part;
+    op->attr.axis = (AxisAttr){.axis = axis, .start = first};
+    op_cost(p, op);
+    return part;
+}
+
+static void put_slices(Program *p, const Op *maker, const Op *update, int slices) {
+    const int64_t rows = p->bufs[maker->out[0]].shape.dim[0] / slices;
+    for (int k = 0; k < slices && !p->failed; k++) {
+        Op product = *maker, step = *update;
+        product.linear_dw.dy = slice_features(p, maker, k * rows, rows);
+        product.linear_dw.dw = step.in[0] = rows_gradient(p, maker->linear_dw.dw, k, rows);
+        product.linear_dw.db = product.workspace = NO_BUF;
+        product.state = NULL;
+        EACH_OUT(update, out) step.out[out] = rows_inside(p, update->out[out], k, rows);
+        if (p->failed) return;
+        op_cost(p, rewrite_put(p, &product));
+        op_cost(p, rewrite_put(p, &step));
+    }
+}
+
+static void put_bias(Program *p, const Op *maker) {
+    if (maker->linear_dw.db == NO_BUF) return;
+    Op *op = program_op(p, OP_bias_db, maker->path);
+    op->bias_db.dy = maker->linear_dw.dy;
+    op->bias_db.db = maker->linear_dw.db;
+    op_cost(p, op);
+}
+
+/* of: by op, the large gradient that it makes or that its update reads, or NULL */
+static void cut(Program *p, Large *const *of) {
+    Rewriter r;
+    for (const Op *op = rewrite_begin(&r, p); op; op = rewrite_next(&r)) {
+        const Large *l = of[r.at];
+        if (!l || l->slices == 1) rewrite_put(p, op);
+        else if (r.at == l->maker) put_bias(p, op);
+        else put_slices(p, &r.old[l->maker], op, l->slices);
+    }
+    rewrite_end(&r);
+}
+
+/* ---- is it worth it? */
+
+/* The arena of the finished program, a copy. finished: that program, which the caller frees; NULL: not wanted. */
+static int finish(const Program *p, Large *const *of, Compile *c, Program **finished, size_t *arena) {
+    static const Pass passes[] = {{"inplace", pass_inplace}, {"workspace", pass_workspace}};
+    Program *copy = program_copy(p);
+    if (!copy) return err_set(c->e, ERR_HOST_MEMORY, "out of host memory for a copy of the program");
+    int code = OK;
+    if (of) cut(copy, of);
+    if (copy->failed) code = err_set(c->e, ERR_HOST_MEMORY, "out of host memory in a copy of the program");
+    for (size_t i = 0; i < ARRAY_LEN(passes) && !code; i++) code = pass_run(&passes[i], copy, c);
+    if (!code) code = placement_arena(copy, c->device->table->alignment, arena, c->e);
+    if (finished && !code) *finished = copy;
+    else program_free(copy);
+    return code;
+}
+
+/* Fills in the slices of f->large by what is alive in the finished program. Returns whether there are any. */
+static bool choose_by(Find *f, const Program *finished, Scratch *s) {
+    Life *life = scratch_new(s, (size_t)finished->n_bufs, sizeof *life);
+    size_t *live = scratch_new(s, (size_t)finished->n_ops, sizeof *live);
+    if (s->failed) return false;
+    assert(finished->n_ops == f->p->n_ops); /* pass_inplace and pass_workspace add none */
+    placement_live(finished, f->alignment, life, live);
+    return choose(f, &(Rest){finished, life, live});
+}
+
+static int slice(Program *p, Find *f, Compile *c) {
+    Large **of = scratch_new(&c->scratch, (size_t)p->n_ops, sizeof *of);
+    Program *whole;
+    size_t before, after;
+    if (c->scratch.failed) return OK;
+    for (int k = 0; k < f->n; k++) of[f->large[k].maker] = of[f->large[k].update] = &f->large[k];
+    int code = finish(p, NULL, c, &whole, &before);
+    if (code) return code;
+    const bool any = choose_by(f, whole, &c->scratch);
+    program_free(whole);
+    if (!any) return OK;
+    code = finish(p, of, c, NULL, &after);
+    if (!code && after <= before - before / WORTH) cut(p, of);
+    return code;
+}
+
+int pass_slice_updates(Program *p, Compile *c) {
+    const Settings *set = c->settings;
+    const size_t bufs = (size_t)p->n_bufs;
+    Scratch *s = &c->scratch;
+    if (!p->updates || !set->sliced_updates || optimizer_is_paged(set->optimizer.kind)) return OK;
+    Find f = {p, c->device->table->alignment, scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(int)),
+              scratch_new(s, (size_t)p->n_ops, sizeof(Large)), 0};
+    if (s->failed) return OK;
+    find_large(&f);
+    return f.n ? slice(p, &f, c) : OK;
+}

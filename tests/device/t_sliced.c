@@ -1,0 +1,126 @@
+/* t_sliced.c: a network whose large weights are updated some rows at a time trains as it does when they are updated whole: the
+ * same losses, parameters and states but for the rounding of sums, in less memory, which is predicted to the byte. On the CPU, and
+ * on the GPU that each_device.h finds. And which weights stay whole. */
+#include "each_device.h"
+#include "trained.h"
+#include "truth.h"
+
+typedef struct SlicedNet { const char *what, *text; } SlicedNet;
+
+static const SlicedNet nets[] = {
+    {"a linear layer", "Sequential{Flatten Linear(432, 256) GELU Linear(256, 10)}"},
+    {"of sequences, without a bias", "Sequential{Flatten Linear(432, 128) Unflatten(1, 2:64) Linear(64, 512, bias=false) ReLU Linear(512, 4) Flatten Linear(8, 10)}"},
+    {"a convolution", "Sequential{Conv2d(3, 16, 3, stride=4) ReLU Conv2d(16, 512, 3) ReLU Flatten Linear(512, 10)}"},
+    {"a transposed convolution", "Sequential{Conv2d(3, 64, 12) ReLU ConvTranspose2d(64, 64, 4) ReLU Flatten Linear(1024, 10)}"},
+};
+
+static bool is_slice(const Op *op) { return op->kind == OP_slice; }
+
+static const struct { const char *what; Optimizer of; } optimizers[] = {
+    {"SGD", {.kind = OPTIM_SGD, .rule = {.lr = 0.05f, .momentum = 0.9f}}},
+    {"AdamW", {.kind = OPTIM_AdamW, .rule = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-3f, .weight_decay = 0.1f, .decoupled = 1, .amsgrad = 1}}},
+    {"RMSprop", {.kind = OPTIM_RMSprop, .rule = {.lr = 0.01f, .alpha = 0.9f, .eps = 1, .momentum = 0.5f}}},
+};
+
+/* The sum of the differences over that of the values */
+static double apart_by(const Trained *a, const Trained *b) {
+    double difference = 0, sum = 0;
+    for (size_t i = 0; i < a->count && a->count == b->count; i++) {
+        difference += fabs((double)a->values[i] - (double)b->values[i]);
+        sum += fabs((double)a->values[i]);
+    }
+    return a->count == b->count && sum > 0 ? difference / sum : INFINITY;
+}
+
+/* Compiles, predicts and runs: is what was predicted what is measured? */
+static int check_prediction(Device *d, const char *text, const Settings *s, Err *e) {
+    float loss[2];
+    Network *net = net_new(text, "CrossEntropyLoss", shape4(2, 3, 12, 12), e);
+    const int code = net ? truth_check(d, net, s, true, loss, e) : e->code;
+    network_free(net);
+    return code;
+}
+
+/* Where another op sets the peak, as a workspace in 16 bits may, nothing is sliced; in fp32 something must be. */
+static void check_sliced(Device *d, const SlicedNet *net, const char *by, Settings s) {
+    const bool narrow = s.precision == PREC_FP16 || s.precision == PREC_BF16;
+    const double rounding = narrow ? 2e-2 : 1e-3;
+    Err e = {0, ""};
+    s.sliced_updates = false;
+    Trained whole = train(d, net->text, &s, is_slice);
+    s.sliced_updates = true;
+    Trained sliced = train(d, net->text, &s, is_slice);
+    const int code = check_prediction(d, net->text, &s, &e);
+    const double apart = apart_by(&sliced, &whole), loss = fabs(sliced.loss[TRAINED_STEPS - 1] / whole.loss[TRAINED_STEPS - 1] - 1);
+    const bool close = !code && !sliced.code && !whole.code && apart < rounding && loss < rounding && whole.loss[0] != whole.loss[TRAINED_STEPS - 1];
+    const bool less = sliced.counted >= 2 && sliced.peak <= whole.peak - whole.peak / 100;
+    const bool same = sliced.counted == 0 && sliced.peak == whole.peak && s.precision != PREC_FP32;
+    if (!ok(close && !whole.counted && (less || same), "%s: %s, %s, %s: %d slices", d->table->kind, net->what, by,
+            precision_info(s.precision)->text, sliced.counted))
+        printf("# %zu and %zu bytes; losses %g and %g, the rest %g apart; %s%s%s\n", sliced.peak, whole.peak,
+               (double)sliced.loss[TRAINED_STEPS - 1], (double)whole.loss[TRAINED_STEPS - 1], apart, sliced.err.text, whole.err.text, e.text);
+    free(sliced.values);
+    free(whole.values);
+}
+
+static void test_training(Device *d) {
+    for (size_t n = 0; n < ARRAY_LEN(nets); n++)
+        for (int precision = 0; precision < PREC_COUNT; precision++) {
+            const size_t k = (n + (size_t)precision) % ARRAY_LEN(optimizers);
+            Settings s = settings_default();
+            s.precision = (Precision)precision;
+            s.optimizer = optimizers[k].of;
+            s.scaler.enabled = SAID_FALSE;
+            check_sliced(d, &nets[n], optimizers[k].what, s);
+        }
+}
+
+/* ---- what stays whole */
+
+#define LARGE "Sequential{Flatten Linear(432, 256) GELU Linear(256, 10)}"
+
+/* How many slices a program has. */
+static int slices_of(Device *d, const char *text, const Settings *s) {
+    int n = 0;
+    Err e = {0, ""};
+    Program *p = NULL;
+    Network *net = net_new(text, "CrossEntropyLoss", shape4(2, 3, 12, 12), &e);
+    if (!net || compile(net, s, d, NULL, NULL, &p, &e)) printf("# %s\n", e.text);
+    for (int i = 0; p && i < p->n_ops; i++) n += is_slice(&p->ops[i]);
+    const bool made = p != NULL;
+    program_free(p);
+    network_free(net);
+    return made ? n : -1;
+}
+
+static void test_whole(Device *d) {
+    const Settings usual = settings_default();
+    ok(slices_of(d, LARGE, &usual) >= 2, "%s: by default it is sliced", d->table->kind);
+#define WHOLE(what, text, ...)                                                  \
+    {                                                                           \
+        Settings s = usual;                                                     \
+        __VA_ARGS__;                                                            \
+        ok(slices_of(d, text, &s) == 0, "%s: whole: %s", d->table->kind, what); \
+    }
+    WHOLE("where the setting is off", LARGE, s.sliced_updates = false)
+    WHOLE("where all gradients count", LARGE, s.optimizer.rule.clip_norm = 1)
+    WHOLE("where gradients are summed up", LARGE, s.accumulate = 2)
+    WHOLE("where gradients are kept", LARGE, s.keep_gradients = true)
+    WHOLE("where an overflow skips the update", LARGE, s.scaler.enabled = SAID_TRUE)
+    WHOLE("where it is not trained", LARGE, s.eval = true)
+    WHOLE("states of rows and columns", LARGE, s.optimizer.kind = OPTIM_Adafactor; s.optimizer.rule.d = 1)
+    WHOLE("states of 8 bits", LARGE, s.optimizer.kind = OPTIM_Adam8bit; s.optimizer.rule.block_size = 256)
+    WHOLE("states on the host", LARGE, s.optimizer.kind = OPTIM_PagedAdamW)
+    WHOLE("an odd number of rows", "Sequential{Flatten Linear(432, 255) GELU Linear(255, 10)}", (void)s)
+    WHOLE("rows that begin where no vector does", "Sequential{Conv2d(3, 3, 2) Flatten Linear(363, 258) GELU Linear(258, 10)}", (void)s)
+    WHOLE("groups", "Sequential{Conv2d(3, 64, 3, stride=4) ReLU Conv2d(64, 512, 3, groups=2) ReLU Flatten Linear(512, 10)}", (void)s)
+    WHOLE("a weight of two layers", "Sequential{Flatten Linear(432, 432) Linear(432, 432) Again Linear(432, 10)}", (void)s)
+    WHOLE("what is small beside the activations", "Sequential{Conv2d(3, 256, 1) GELU Conv2d(256, 256, 1, groups=256) GELU Conv2d(256, 8, 3) ReLU AdaptiveAvgPool2d(1) Flatten Linear(8, 2)}", (void)s)
+#undef WHOLE
+}
+
+int main(void) {
+    each_device(test_training);
+    each_device(test_whole);
+    return tap_done();
+}
