@@ -8,9 +8,9 @@
  *     adam(dw, w, ...)                  dy.1 = slice(dy)
  *                                       ...
  *
- * Each element is the same sum of products. Slices stand where the update stood, after the last op that reads the weight, so
- * what the gradient is made of lives until then; the gradient of the bias is an op of its own (bias_db). A slice begins at a
- * multiple of the device's alignment. All slices of a weight have the same size, and there are as few as bring the peak to
+ * Each element is the same sum of products. Slices stand where the update stood, after the last op that reads the weight, and
+ * after the last one that reads dy: then a copy of the weight in 16 bits is gone, too. So what the gradient is made of lives until
+ * then; the gradient of the bias is an op of its own (bias_db). A slice begins at a multiple of the device's alignment. All slices of a weight have the same size, and there are as few as bring the peak to
  * what other ops need, or a hundredth above it: small products are slower. Both programs are placed; the arena must shrink by a
  * hundredth at least. */
 #include <assert.h>
@@ -22,6 +22,8 @@ enum { WORTH = 100, MOST_SLICES = 16 };
 /* A gradient that only one update reads. Bytes are aligned. */
 typedef struct Large {
     int maker, update;    /* ops of the body */
+    int at;               /* the op after which slices would stand, or the update itself */
+    struct Large *next;   /* another one with the same `at`, or NULL */
     size_t whole, beside; /* alive at most while the gradient is: with it; without it, where the slices would stand */
     size_t divided;       /* what a slice has a part of: gradient, dy and the maker's workspace */
     int slices;           /* 1: it stays whole */
@@ -31,6 +33,7 @@ typedef struct Find {
     const Program *p;
     size_t alignment;
     int *made;  /* by buffer: the last op that writes it, or NO_OP */
+    int *read;  /* by buffer: the last op that reads it, or NO_OP */
     int *reads; /* by buffer: how often ops read it */
     Large *large; /* [n], in the order of the updates */
     int n;
@@ -89,9 +92,9 @@ static bool divides(const Find *f, const Op *update, int slices) {
 static void find_large(Find *f) {
     const Program *p = f->p;
     const size_t least = persistent_bytes(p) / WORTH;
-    for (int b = 0; b < p->n_bufs; b++) f->made[b] = NO_OP;
+    for (int b = 0; b < p->n_bufs; b++) f->made[b] = f->read[b] = NO_OP;
     for (int i = 0; i < p->n_ops; i++) {
-        EACH_IN(&p->ops[i], k) f->reads[p->ops[i].in[k]]++;
+        EACH_IN(&p->ops[i], k) f->reads[p->ops[i].in[k]]++, f->read[p->ops[i].in[k]] = i;
         EACH_OUT(&p->ops[i], k) f->made[p->ops[i].out[k]] = i;
     }
     for (int i = p->forward_end; i < p->body_end; i++) {
@@ -101,7 +104,9 @@ static void find_large(Find *f) {
         const Buf *grad = &p->bufs[g];
         if (maker == NO_OP || !is_product(p, &p->ops[maker]) || p->ops[maker].out[0] != g) continue;
         if (f->reads[g] != 1 || grad->alias != NO_BUF || grad->keep || grad->carried) continue;
-        if (is_by_element(p, op) && divides(f, op, 2) && stays(p, maker, i)) f->large[f->n++] = (Large){.maker = maker, .update = i, .slices = 1};
+        const int at = max_int(i, f->read[p->ops[maker].linear_dw.dy]);
+        if (at >= p->body_end || !is_by_element(p, op) || !divides(f, op, 2) || !stays(p, maker, at)) continue;
+        f->large[f->n++] = (Large){.maker = maker, .update = i, .at = at, .slices = 1};
     }
 }
 
@@ -132,7 +137,7 @@ static void take_out(Find *f, const Rest *r) {
     for (int k = 0; k < f->n; k++) {
         Large *l = &f->large[k];
         const Op *maker = &f->p->ops[l->maker];
-        l->beside = r->live[l->update] + ended(f, r, maker->linear_dw.x, l->update) + ended(f, r, maker->linear_dw.dy, l->update);
+        l->beside = r->live[l->at] + ended(f, r, maker->linear_dw.x, l->at) + ended(f, r, maker->linear_dw.dy, l->at);
     }
 }
 
@@ -231,27 +236,32 @@ static void put_bias(Program *p, const Op *maker) {
     op_cost(p, op);
 }
 
-/* of: by op, the large gradient that it makes or that its update reads, or NULL */
-static void cut(Program *p, Large *const *of) {
+/* By op: the gradient that it makes, or whose update it is; those whose slices stand after it. NULL: there is none. */
+typedef struct Places { Large **made, **updated, **after; } Places;
+
+static bool is_cut(const Large *l) { return l && l->slices > 1; }
+
+static void cut(Program *p, const Places *places) {
     Rewriter r;
     for (const Op *op = rewrite_begin(&r, p); op; op = rewrite_next(&r)) {
-        const Large *l = of[r.at];
-        if (!l || l->slices == 1) rewrite_put(p, op);
-        else if (r.at == l->maker) put_bias(p, op);
-        else put_slices(p, &r.old[l->maker], op, l->slices);
+        if (is_cut(places->made[r.at])) put_bias(p, op);
+        else if (!is_cut(places->updated[r.at])) rewrite_put(p, op);
+        for (const Large *l = places->after[r.at]; l; l = l->next)
+            if (is_cut(l)) put_slices(p, &r.old[l->maker], &r.old[l->update], l->slices);
     }
     rewrite_end(&r);
 }
 
 /* ---- is it worth it? */
 
-/* The arena of the finished program, a copy. finished: that program, which the caller frees; NULL: not wanted. */
-static int finish(const Program *p, Large *const *of, Compile *c, Program **finished, size_t *arena) {
+/* The arena of the finished program, a copy. places: where it is cut, NULL: nowhere; finished: that program, which the caller
+ * frees, NULL: not wanted. */
+static int finish(const Program *p, const Places *places, Compile *c, Program **finished, size_t *arena) {
     static const Pass passes[] = {{"inplace", pass_inplace}, {"workspace", pass_workspace}};
     Program *copy = program_copy(p);
     if (!copy) return err_set(c->e, ERR_HOST_MEMORY, "out of host memory for a copy of the program");
     int code = OK;
-    if (of) cut(copy, of);
+    if (places) cut(copy, places);
     if (copy->failed) code = err_set(c->e, ERR_HOST_MEMORY, "out of host memory in a copy of the program");
     for (size_t i = 0; i < ARRAY_LEN(passes) && !code; i++) code = pass_run(&passes[i], copy, c);
     if (!code) code = placement_arena(copy, c->device->table->alignment, arena, c->e);
@@ -270,19 +280,30 @@ static bool choose_by(Find *f, const Program *finished, Scratch *s) {
     return choose(f, &(Rest){finished, life, live});
 }
 
+static Places find_places(Find *f, Scratch *s) {
+    const size_t ops = (size_t)f->p->n_ops;
+    const Places places = {scratch_new(s, ops, sizeof(Large *)), scratch_new(s, ops, sizeof(Large *)), scratch_new(s, ops, sizeof(Large *))};
+    for (int k = 0; k < f->n && !s->failed; k++) {
+        Large *l = &f->large[k];
+        places.made[l->maker] = places.updated[l->update] = l;
+        l->next = places.after[l->at];
+        places.after[l->at] = l;
+    }
+    return places;
+}
+
 static int slice(Program *p, Find *f, Compile *c) {
-    Large **of = scratch_new(&c->scratch, (size_t)p->n_ops, sizeof *of);
+    const Places places = find_places(f, &c->scratch);
     Program *whole;
     size_t before, after;
     if (c->scratch.failed) return OK;
-    for (int k = 0; k < f->n; k++) of[f->large[k].maker] = of[f->large[k].update] = &f->large[k];
     int code = finish(p, NULL, c, &whole, &before);
     if (code) return code;
     const bool any = choose_by(f, whole, &c->scratch);
     program_free(whole);
     if (!any) return OK;
-    code = finish(p, of, c, NULL, &after);
-    if (!code && after <= before - before / WORTH) cut(p, of);
+    code = finish(p, &places, c, NULL, &after);
+    if (!code && after <= before - before / WORTH) cut(p, &places);
     return code;
 }
 
@@ -292,7 +313,7 @@ int pass_slice_updates(Program *p, Compile *c) {
     Scratch *s = &c->scratch;
     if (!p->updates || !set->sliced_updates || optimizer_is_paged(set->optimizer.kind)) return OK;
     Find f = {p, c->device->table->alignment, scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(int)),
-              scratch_new(s, (size_t)p->n_ops, sizeof(Large)), 0};
+              scratch_new(s, bufs, sizeof(int)), scratch_new(s, (size_t)p->n_ops, sizeof(Large)), 0};
     if (s->failed) return OK;
     find_large(&f);
     return f.n ? slice(p, &f, c) : OK;
