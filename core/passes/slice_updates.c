@@ -19,7 +19,7 @@
 
 enum { WORTH = 100, MOST_SLICES = 16 };
 
-/* A gradient that only one update reads. Bytes are aligned. */
+/* A gradient that only one update reads. Bytes are aligned. (Outputs do not overwrite inputs yet: pass_inplace comes later.) */
 typedef struct Large {
     int maker, update;    /* ops of the body */
     int at;               /* the op after which slices would stand, or the update itself */
@@ -64,16 +64,6 @@ static bool is_product(const Program *p, const Op *op) {
     return (op->kind == OP_linear_dw || op->kind == OP_conv2d_dw) && !p->bufs[op->linear_dw.dy].order[0];
 }
 
-/* Is what the op reads still there at `until`? */
-static bool stays(const Program *p, int op, int until) {
-    EACH_IN(&p->ops[op], in) {
-        const int root = program_root(p, p->ops[op].in[in]);
-        for (int i = op + 1; i < until; i++)
-            EACH_OUT(&p->ops[i], out) if (program_root(p, p->ops[i].out[out]) == root) return false;
-    }
-    return true;
-}
-
 /* Do slices of so many rows begin at multiples of the alignment? */
 static bool is_aligned(const Find *f, const Op *update, int64_t rows) {
     EACH_OUT(update, k) {
@@ -89,6 +79,7 @@ static bool divides(const Find *f, const Op *update, int slices) {
     return rows % slices == 0 && is_aligned(f, update, rows / slices);
 }
 
+/* Updates in the body are those of gradients that neither last nor are summed up (update_early.c). */
 static void find_large(Find *f) {
     const Program *p = f->p;
     const size_t least = persistent_bytes(p) / WORTH;
@@ -103,9 +94,9 @@ static void find_large(Find *f) {
         const int g = op->in[0], maker = f->made[g];
         const Buf *grad = &p->bufs[g];
         if (maker == NO_OP || !is_product(p, &p->ops[maker]) || p->ops[maker].out[0] != g) continue;
-        if (f->reads[g] != 1 || grad->alias != NO_BUF || grad->keep || grad->carried) continue;
+        if (f->reads[g] != 1 || grad->alias != NO_BUF) continue;
         const int at = max_int(i, f->read[p->ops[maker].linear_dw.dy]);
-        if (at >= p->body_end || !is_by_element(p, op) || !divides(f, op, 2) || !stays(p, maker, at)) continue;
+        if (at >= p->body_end || !is_by_element(p, op) || !divides(f, op, 2)) continue;
         f->large[f->n++] = (Large){.maker = maker, .update = i, .at = at, .slices = 1};
     }
 }

@@ -96,6 +96,8 @@ static int slices_of(Device *d, const char *text, const Settings *s) {
 static void test_whole(Device *d) {
     const Settings usual = settings_default();
     ok(slices_of(d, LARGE, &usual) >= 2, "%s: by default it is sliced", d->table->kind);
+    ok(slices_of(d, "Sequential{Flatten Linear(432, 1024) GELU Linear(1024, 16)}", &usual) == 16,
+       "%s: what needs less than another one's slices stays whole", d->table->kind);
 #define WHOLE(what, text, ...)                                                  \
     {                                                                           \
         Settings s = usual;                                                     \
