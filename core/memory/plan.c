@@ -5,11 +5,16 @@
 
 /* Bounds of improve, the last resort: placements; comparisons of two pieces (some milliseconds). */
 enum { MOST_TRIES = 6000, MOST_STEPS = 8000000 };
+/* Steps (a few nanoseconds each) that all searches may take together, for each piece: so many, and so many times the part of the
+ * bound that they can gain. */
+enum { STEPS_PER_PIECE = 1500, STEPS_PER_GAIN = 30000000 };
+/* Only one part of the bound in so many is worth the last ways. */
+enum { WORTH = 10000 };
 /* How often a piece that lacks room in a sorted order is placed first */
 enum { MOST_FIRST = 5 };
 /* How often a search is made again with a piece that lacked room beside what it found */
 enum { MOST_JOINED = 32 };
-/* Steps of plan_search: for what lives near the peak (a few milliseconds), and for all that cannot wait */
+/* Steps of a search at most: for what lives near the peak (a few milliseconds), and for all that cannot wait */
 enum { STEPS_NEAR_PEAK = 2000000, STEPS_OF_ALL = 100000000 };
 
 typedef struct Planner {
@@ -23,12 +28,24 @@ typedef struct Planner {
     Placed placed;
     int n;
     long steps;           /* comparisons of two pieces so far */
+    long searched;        /* steps of searches so far */
     Plan plan;            /* the lowest so far; its offsets are in the items */
     Keyed *keyed, *spare; /* [n] to sort with */
     Scratch *scratch;
 } Planner;
 
 static bool is_above(const Planner *p) { return p->plan.height > p->plan.lower_bound; }
+
+/* The part of the bound by which the best plan is above it. */
+static double gain(const Planner *p) {
+    return is_above(p) ? (double)(p->plan.height - p->plan.lower_bound) / (double)p->plan.lower_bound : 0;
+}
+
+/* The steps that searches may still take: in proportion to the pieces, and many only where there is something to gain. */
+static long steps_left(const Planner *p) {
+    const double most = p->n * (STEPS_PER_PIECE + STEPS_PER_GAIN * gain(p));
+    return (long)(most < STEPS_OF_ALL ? most : STEPS_OF_ALL) - p->searched;
+}
 
 /* ---- one placement */
 
@@ -89,12 +106,19 @@ static void move_up(Planner *p, int from, int to) {
     p->order[to] = moved;
 }
 
-/* Tries the order of a key. Where it is above the bound, a few pieces of another size than most, which live long, may be all that
- * lacks room: placed first, they move all others by their size. */
-static void try_key(Planner *p, OrderKey *key, int most_first) {
+/* Tries the order of a key. */
+static void try_key(Planner *p, OrderKey *key) {
     if (!is_above(p)) return;
     sort_order(p, key);
-    for (int tries = 0; tries <= most_first && is_above(p); tries++) {
+    try_order(p);
+}
+
+/* A few pieces of another size than most, which live long, may be all that lacks room in an order: placed first, they move all
+ * others by their size. */
+static void try_key_first(Planner *p, OrderKey *key) {
+    if (!is_above(p)) return;
+    sort_order(p, key);
+    for (int tries = 0; tries <= MOST_FIRST && is_above(p); tries++) {
         const int from = try_order(p);
         if (from < p->n) move_up(p, from, 0);
     }
@@ -213,13 +237,15 @@ static int order_by_need(Planner *p, const Need *need, size_t height) {
 /* Searches for a plan at the lower bound of the first n pieces of the order alone, and gives them the order of its offsets: placed
  * in it, each gets a place at that offset or below. false: none is found. */
 static bool search_first(Planner *p, int n, long most_steps) {
+    if (plan_search_steps(n) > steps_left(p)) return false;
     PlanItem *first = scratch_new(p->scratch, (size_t)n, sizeof *first);
     if (p->scratch->failed) return false;
     for (int i = 0; i < n; i++) {
         const Piece *piece = &p->piece[p->order[i]];
         first[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
     }
-    const bool found = plan_search(first, n, p->plan.lower_bound, most_steps, p->scratch);
+    if (most_steps > steps_left(p)) most_steps = steps_left(p);
+    const bool found = plan_search(first, n, p->plan.lower_bound, most_steps, &p->searched, p->scratch);
     for (int i = 0; i < n; i++) p->keyed[i] = (Keyed){first[i].offset, p->order[i]};
     if (found) sort_keyed(p->keyed, p->spare, n);
     for (int i = 0; i < n; i++) p->order[i] = p->keyed[i].value;
@@ -265,15 +291,15 @@ static int order_by_crowd(Planner *p, size_t most, int *above) {
 }
 
 /* Most times of a long program are far from the peak: whatever lives then finds room. What lives near the peak is placed before
- * it: the largest first; with steps, as a search of at most so many finds it, which is quick because it is a small part. */
-static void place_crowd_first(Planner *p, long steps) {
+ * it: the largest first, then as a search finds it, which is quick because it is a small part. */
+static void place_crowd_first(Planner *p) {
     static const size_t shares[] = {32, 8, 3}; /* near: within the bound's 32nd, eighth, third part */
     int *above = is_above(p) ? scratch_new(p->scratch, (size_t)p->n + 1, sizeof *above) : NULL;
     if (!above) return;
     for (size_t i = 0; i < ARRAY_LEN(shares) && is_above(p); i++) {
         const int crowd = order_by_crowd(p, p->plan.lower_bound - p->plan.lower_bound / shares[i], above);
-        if (steps) place_found(p, crowd, steps);
-        else try_order(p);
+        try_order(p);
+        place_found(p, crowd, STEPS_NEAR_PEAK);
     }
 }
 
@@ -281,12 +307,12 @@ static void place_crowd_first(Planner *p, long steps) {
  * programs the largest first does, in nearly all others what lives near the peak first. */
 static void find_plan(Planner *p) {
     static OrderKey *const keys[] = {by_size, by_life, by_area};
-    try_key(p, by_size, 0);
-    place_crowd_first(p, 0);
-    try_key(p, by_life, 0);
-    try_key(p, by_area, 0);
-    place_crowd_first(p, STEPS_NEAR_PEAK);
-    for (size_t i = 0; i < ARRAY_LEN(keys); i++) try_key(p, keys[i], MOST_FIRST);
+    try_key(p, by_size);
+    place_crowd_first(p);
+    try_key(p, by_life);
+    try_key(p, by_area);
+    if (gain(p) * WORTH < 1) return;
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) try_key_first(p, keys[i]);
     search_all(p);
     if (!p->scratch->failed) improve(p);
 }

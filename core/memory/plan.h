@@ -34,8 +34,10 @@ int plan_build(PlanItem *items, int n, Plan *plan, Err *e);
 int plan_check(const PlanItem *items, int n, const Plan *plan, Err *e);
 
 /* Searches for offsets of the n items within `height` bytes, at least their lower bound, until `most_steps` steps are taken
- * (a step is some nanoseconds; an attempt that has begun is ended). true: it has found some and filled them in. false: it
- * has found none or s has failed; the items are as they were. Defined in plan_search.c. */
-bool plan_search(PlanItem *items, int n, size_t height, long most_steps, Scratch *s);
+ * (a step is some nanoseconds; an attempt that has begun is ended); *steps grows by those taken. true: it has found some and
+ * filled them in. false: it has found none or s has failed; the items are as they were. Defined in plan_search.c. */
+bool plan_search(PlanItem *items, int n, size_t height, long most_steps, long *steps, Scratch *s);
+/* About how many steps it takes to place each of n items once. */
+long plan_search_steps(int n);
 
 #endif

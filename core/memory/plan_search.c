@@ -14,9 +14,9 @@
 #include <stdlib.h>
 
 /* Bounds of blocks in a plan, of attempts, and of the steps of one attempt (blocks and sections looked at): STEPS plus
- * STEPS_PER_PAIR for each pair of blocks. To place every block once takes about 2 steps per pair: 1 ms for 700 blocks.
+ * STEPS_PER_PAIR for each pair of blocks. To place every block once takes about STEPS_OF_PAIR for each: 1 ms for 700 blocks.
  * ROUND: attempts of a round. */
-enum { MOST_BLOCKS = 4000, MOST_ATTEMPTS = 256, ROUND = 16, STEPS = 20000, STEPS_PER_PAIR = 3 };
+enum { MOST_BLOCKS = 4000, MOST_ATTEMPTS = 256, ROUND = 16, STEPS = 20000, STEPS_PER_PAIR = 3, STEPS_OF_PAIR = 2 };
 #define CHANCE 0.1 /* by what part of itself chance may change a key, times the number of the round */
 
 typedef struct Block {
@@ -249,7 +249,9 @@ static bool search(Search *s, PlanItem *items, long most_steps) {
     return found;
 }
 
-bool plan_search(PlanItem *items, int n, size_t height, long most_steps, Scratch *m) {
+long plan_search_steps(int n) { return (long)n * n * STEPS_OF_PAIR; }
+
+bool plan_search(PlanItem *items, int n, size_t height, long most_steps, long *steps, Scratch *m) {
     size_t count = 1;
     for (int i = 0; i < n; i++) count += items[i].size > 0;
     if (count > MOST_BLOCKS) return false;
@@ -263,5 +265,7 @@ bool plan_search(PlanItem *items, int n, size_t height, long most_steps, Scratch
     s.sections = find_sections(items, s.block, s.n, time, begin);
     s.covered = scratch_new(m, find_lives(&s, items, time) + 1, sizeof *s.covered);
     for (int i = 0; i < s.sections; i++) assert(s.section[i].rest <= height);
-    return s.covered && search(&s, items, most_steps);
+    const bool found = s.covered && search(&s, items, most_steps);
+    *steps += s.steps;
+    return found;
 }

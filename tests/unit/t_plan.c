@@ -394,7 +394,9 @@ static int search_errors(const PlanItem *given, int n, size_t bound, size_t *low
         Plan plan = {height, bound, 0};
         Scratch s = {0};
         items[0].offset = 7;
-        bool found = plan_search(items, n, height, 100000000, &s);
+        long steps = 0;
+        bool found = plan_search(items, n, height, 100000000, &steps, &s);
+        bad += steps <= 0;
         scratch_release(&s, NULL);
         bad += found != (height >= *lowest);
         bad += found ? plan_check(items, n, &plan, NULL) != OK : items[0].offset != 7;
