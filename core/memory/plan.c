@@ -5,16 +5,16 @@
 
 /* Bounds of improve, the last resort: placements; comparisons of two pieces (some milliseconds). */
 enum { MOST_TRIES = 6000, MOST_STEPS = 8000000 };
-/* Steps (a few nanoseconds each) that all searches may take together, for each piece: so many, and so many times the part of the
- * bound that they can gain. */
-enum { STEPS_PER_PIECE = 1500, STEPS_PER_GAIN = 30000000 };
+/* Steps (a few nanoseconds each) that searches may take, for each piece: so many, and so many times the part of the bound that they
+ * can gain: those near the peak, and that for all that cannot wait. */
+enum { STEPS_PER_PIECE = 1500, GAIN_NEAR_PEAK = 2500000, GAIN_OF_ALL = 30000000 };
 /* Only one part of the bound in so many is worth the last ways. */
 enum { WORTH = 10000 };
 /* How often a piece that lacks room in a sorted order is placed first */
 enum { MOST_FIRST = 5 };
 /* How often a search is made again with a piece that lacked room beside what it found */
 enum { MOST_JOINED = 32 };
-/* Steps of a search at most: for what lives near the peak (a few milliseconds), and for all that cannot wait */
+/* Steps at most: of a search for what lives near the peak (a few milliseconds), and of all searches */
 enum { STEPS_NEAR_PEAK = 2000000, STEPS_OF_ALL = 100000000 };
 
 typedef struct Planner {
@@ -42,8 +42,8 @@ static double gain(const Planner *p) {
 }
 
 /* The steps that searches may still take: in proportion to the pieces, and many only where there is something to gain. */
-static long steps_left(const Planner *p) {
-    const double most = p->n * (STEPS_PER_PIECE + STEPS_PER_GAIN * gain(p));
+static long steps_left(const Planner *p, int per_gain) {
+    const double most = p->n * (STEPS_PER_PIECE + per_gain * gain(p));
     return (long)(most < STEPS_OF_ALL ? most : STEPS_OF_ALL) - p->searched;
 }
 
@@ -234,18 +234,22 @@ static int order_by_need(Planner *p, const Need *need, size_t height) {
     return front;
 }
 
+/* What a search may take: see steps_left, and steps of its own at most. */
+typedef struct Effort { int per_gain; long most_steps; } Effort;
+
 /* Searches for a plan at the lower bound of the first n pieces of the order alone, and gives them the order of its offsets: placed
  * in it, each gets a place at that offset or below. false: none is found. */
-static bool search_first(Planner *p, int n, long most_steps) {
-    if (plan_search_steps(n) > steps_left(p)) return false;
+static bool search_first(Planner *p, int n, Effort effort) {
+    const long left = steps_left(p, effort.per_gain);
+    if (plan_search_steps(n) > left) return false;
     PlanItem *first = scratch_new(p->scratch, (size_t)n, sizeof *first);
     if (p->scratch->failed) return false;
     for (int i = 0; i < n; i++) {
         const Piece *piece = &p->piece[p->order[i]];
         first[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
     }
-    if (most_steps > steps_left(p)) most_steps = steps_left(p);
-    const bool found = plan_search(first, n, p->plan.lower_bound, most_steps, &p->searched, p->scratch);
+    const long most = effort.most_steps < left ? effort.most_steps : left;
+    const bool found = plan_search(first, n, p->plan.lower_bound, most, &p->searched, p->scratch);
     for (int i = 0; i < n; i++) p->keyed[i] = (Keyed){first[i].offset, p->order[i]};
     if (found) sort_keyed(p->keyed, p->spare, n);
     for (int i = 0; i < n; i++) p->order[i] = p->keyed[i].value;
@@ -254,8 +258,8 @@ static bool search_first(Planner *p, int n, long most_steps) {
 
 /* Places the first n pieces of the order as a search finds them, and the others after them. One that lacks room then is searched
  * for with the first ones the next time. */
-static void place_found(Planner *p, int n, long most_steps) {
-    for (int tries = 0; tries < MOST_JOINED && is_above(p) && search_first(p, n, most_steps); tries++) {
+static void place_found(Planner *p, int n, Effort effort) {
+    for (int tries = 0; tries < MOST_JOINED && is_above(p) && search_first(p, n, effort); tries++) {
         const int from = try_order(p);
         if (from < p->n) move_up(p, from, n++);
     }
@@ -268,7 +272,7 @@ static void search_all(Planner *p) {
     Need need = {scratch_new(s, count, sizeof(Wait)), scratch_new(s, count, sizeof(int)),
                  scratch_new(s, count, sizeof(Sum)), scratch_new(s, count, sizeof(Sum))};
     if (s->failed) return;
-    place_found(p, order_by_need(p, &need, p->plan.lower_bound), STEPS_OF_ALL);
+    place_found(p, order_by_need(p, &need, p->plan.lower_bound), (Effort){GAIN_OF_ALL, STEPS_OF_ALL});
 }
 
 /* ---- near the peak */
@@ -299,7 +303,7 @@ static void place_crowd_first(Planner *p) {
     for (size_t i = 0; i < ARRAY_LEN(shares) && is_above(p); i++) {
         const int crowd = order_by_crowd(p, p->plan.lower_bound - p->plan.lower_bound / shares[i], above);
         try_order(p);
-        place_found(p, crowd, STEPS_NEAR_PEAK);
+        place_found(p, crowd, (Effort){GAIN_NEAR_PEAK, STEPS_NEAR_PEAK});
     }
 }
 
