@@ -44,8 +44,6 @@ void placed_clear(Placed *p) {
 
 Piece *placed_run(const Placed *p, int run) { return &p->piece[(size_t)p->block[run] * (size_t)p->room]; }
 
-static bool at_once(const Piece *a, const Piece *b) { return a->first <= b->last && b->first <= a->last; }
-
 /* ---- extents */
 
 /* The extent of one piece. */
@@ -109,12 +107,15 @@ static bool pass(const Extent *e, Piece *piece) {
  * many come before the end of the search: fewer than all, if it ends in this run. */
 static int look(const Placed *p, int run, Piece *piece) {
     const Piece *other = placed_run(p, run);
+    const int n = p->level[0][run].n, first = piece->first, last = piece->last;
+    const size_t size = piece->size;
+    size_t offset = piece->offset;
     int i = 0;
-    for (; i < p->level[0][run].n; i++, other++) {
-        size_t end = other->offset + other->size;
-        if (other->offset >= piece->offset + piece->size) break;
-        if (end > piece->offset && at_once(other, piece)) piece->offset = end;
+    for (; i < n && other->offset < offset + size; i++, other++) { /* who is in the way follows no pattern: no branch depends on it */
+        const size_t end = other->offset + other->size, taken = 0 - (size_t)((other->first <= last) & (first <= other->last));
+        offset = max_size(offset, end & taken);
     }
+    piece->offset = offset;
     return i;
 }
 
