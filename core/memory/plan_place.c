@@ -8,7 +8,7 @@
 
 /* LEAST_ROOM: pieces that a run has room for, at least; with more than MANY_RUNS runs it is more. FAN: extents of the
  * next lower level in a group. */
-enum { LEAST_ROOM = 32, MANY_RUNS = 2048, FAN = 16 };
+enum { LEAST_ROOM = 16, MANY_RUNS = 2048, FAN = 16 };
 /* FAR: by how many times a hint's life may differ from a piece's. SPARSE: with more times than this per piece there are
  * no hints. */
 enum { FAR = 256, SPARSE = 8 };
