@@ -28,7 +28,6 @@ typedef struct Planner {
     Placed placed;
     int n;
     long steps;           /* comparisons of two pieces so far */
-    long searched;        /* steps of searches so far */
     Plan plan;            /* the lowest so far; its offsets are in the items */
     Keyed *keyed, *spare; /* [n] to sort with */
     Scratch *scratch;
@@ -44,7 +43,7 @@ static double gain(const Planner *p) {
 /* The steps that searches may still take: in proportion to the pieces, and many only where there is something to gain. */
 static long steps_left(const Planner *p, int per_gain) {
     const double most = p->n * (STEPS_PER_PIECE + per_gain * gain(p));
-    return (long)(most < STEPS_OF_ALL ? most : STEPS_OF_ALL) - p->searched;
+    return (long)(most < STEPS_OF_ALL ? most : STEPS_OF_ALL) - p->plan.searched;
 }
 
 /* ---- one placement */
@@ -249,7 +248,7 @@ static bool search_first(Planner *p, int n, Effort effort) {
         first[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
     }
     const long most = effort.most_steps < left ? effort.most_steps : left;
-    const bool found = plan_search(first, n, p->plan.lower_bound, most, &p->searched, p->scratch);
+    const bool found = plan_search(first, n, p->plan.lower_bound, most, &p->plan.searched, p->scratch);
     for (int i = 0; i < n; i++) p->keyed[i] = (Keyed){first[i].offset, p->order[i]};
     if (found) sort_keyed(p->keyed, p->spare, n);
     for (int i = 0; i < n; i++) p->order[i] = p->keyed[i].value;

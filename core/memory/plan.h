@@ -2,10 +2,13 @@
  *
  *   offset ^      +-----------+
  *   height |  +---+  tensor 2 |        First fit, greedy by size: the largest first, each at the lowest offset that is
- *          |  | 1 +--+--------+        free during its whole life. Where neither this order nor two others reach the
- *          |  |   | 3|                 lower bound, what lives near the peak is placed first; then a search for a plan of
- *          +--+---+--+-------> time    that height follows. Last, items that live at one time only are moved up as far
+ *          |  | 1 +--+--------+        free during its whole life. Where this order does not reach the lower bound, what
+ *          |  |   | 3|                 lives near the peak is placed first, in that order, then as a search finds it; other
+ *          +--+---+--+-------> time    orders and searches follow. Last, items that live at one time only are moved up as far
  *                                      as there is room.
+ *
+ * The work is in proportion to the items: searches may take some steps for each, and many only where they can lower the plan
+ * by a noticeable part.
  *
  * Lower bound: the largest sum of the sizes that are alive at one time. */
 #ifndef MT_PLAN_H
@@ -25,6 +28,7 @@ typedef struct Plan {
     size_t height;       /* bytes of the arena */
     size_t lower_bound;  /* no plan can be lower */
     int peak_time;       /* the first time at which the lower bound is reached */
+    long searched;       /* steps of searches for it */
 } Plan;
 
 /* Fills the offsets of the n items, and *plan. ERR_HOST_MEMORY; ERR_SCRIPT where the sum of the sizes does not fit in
