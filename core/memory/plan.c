@@ -8,7 +8,7 @@ enum { MOST_TRIES = 6000, MOST_STEPS = 8000000 };
 /* Steps (a few nanoseconds each) that searches may take, for each piece: so many, and so many times the part of the bound that they
  * can gain: those near the peak, and that for all that cannot wait. */
 enum { STEPS_PER_PIECE = 1500, GAIN_NEAR_PEAK = 2500000, GAIN_OF_ALL = 30000000 };
-/* Only one part of the bound in so many is worth the last ways. */
+/* The last ways, which cost most, are for plans that are above the bound by one part of it in so many at least. */
 enum { WORTH = 10000 };
 /* How often a piece that lacks room in a sorted order is placed first */
 enum { MOST_FIRST = 5 };
@@ -39,6 +39,8 @@ static bool is_above(const Planner *p) { return p->plan.height > p->plan.lower_b
 static double gain(const Planner *p) {
     return is_above(p) ? (double)(p->plan.height - p->plan.lower_bound) / (double)p->plan.lower_bound : 0;
 }
+
+static bool is_worth(const Planner *p) { return gain(p) * WORTH >= 1; }
 
 /* The steps that searches may still take: in proportion to the pieces, and many only where there is something to gain. */
 static long steps_left(const Planner *p, int per_gain) {
@@ -115,9 +117,9 @@ static void try_key(Planner *p, OrderKey *key) {
 /* A few pieces of another size than most, which live long, may be all that lacks room in an order: placed first, they move all
  * others by their size. */
 static void try_key_first(Planner *p, OrderKey *key) {
-    if (!is_above(p)) return;
+    if (!is_worth(p)) return;
     sort_order(p, key);
-    for (int tries = 0; tries <= MOST_FIRST && is_above(p); tries++) {
+    for (int tries = 0; tries <= MOST_FIRST && is_worth(p); tries++) {
         const int from = try_order(p);
         if (from < p->n) move_up(p, from, 0);
     }
@@ -127,7 +129,7 @@ static void try_key_first(Planner *p, OrderKey *key) {
  * random numbers says how much earlier. */
 static void improve(Planner *p) {
     uint32_t random = 1;
-    for (int tries = 0; tries < MOST_TRIES && p->steps < MOST_STEPS && is_above(p); tries++) {
+    for (int tries = 0; tries < MOST_TRIES && p->steps < MOST_STEPS && is_worth(p); tries++) {
         int from = try_order(p);
         if (from == p->n) continue;
         random = random * 1664525u + 1013904223u;
@@ -265,7 +267,7 @@ static void place_found(Planner *p, int n, Effort effort) {
 }
 
 static void search_all(Planner *p) {
-    if (!is_above(p)) return;
+    if (!is_worth(p)) return;
     size_t count = (size_t)p->n;
     Scratch *s = p->scratch;
     Need need = {scratch_new(s, count, sizeof(Wait)), scratch_new(s, count, sizeof(int)),
@@ -314,7 +316,6 @@ static void find_plan(Planner *p) {
     place_crowd_first(p);
     try_key(p, by_life);
     try_key(p, by_area);
-    if (gain(p) * WORTH < 1) return;
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) try_key_first(p, keys[i]);
     search_all(p);
     if (!p->scratch->failed) improve(p);
