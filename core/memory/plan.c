@@ -314,6 +314,7 @@ static void find_plan(Planner *p) {
     static OrderKey *const keys[] = {by_size, by_life, by_area};
     try_key(p, by_size);
     place_crowd_first(p);
+    if (!is_worth(p)) return;
     try_key(p, by_life);
     try_key(p, by_area);
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) try_key_first(p, keys[i]);
