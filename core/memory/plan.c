@@ -5,11 +5,16 @@
 
 /* Bounds of improve, the last resort: placements; comparisons of two pieces (some milliseconds). */
 enum { MOST_TRIES = 6000, MOST_STEPS = 8000000 };
+/* Steps (a few nanoseconds each) that searches may take, for each piece: so many, and so many times the part of the bound that they
+ * can gain: those near the peak, and that for all that cannot wait. */
+enum { STEPS_PER_PIECE = 1500, GAIN_NEAR_PEAK = 2500000, GAIN_OF_ALL = 30000000 };
+/* The last ways, which cost most, are for plans that are above the bound by one part of it in so many at least. */
+enum { WORTH = 10000 };
 /* How often a piece that lacks room in a sorted order is placed first */
 enum { MOST_FIRST = 5 };
 /* How often a search is made again with a piece that lacked room beside what it found */
 enum { MOST_JOINED = 32 };
-/* Steps of plan_search: for what lives near the peak (a few milliseconds), and for all that cannot wait */
+/* Steps at most: of a search for what lives near the peak (a few milliseconds), and of all searches */
 enum { STEPS_NEAR_PEAK = 2000000, STEPS_OF_ALL = 100000000 };
 
 typedef struct Planner {
@@ -29,6 +34,19 @@ typedef struct Planner {
 } Planner;
 
 static bool is_above(const Planner *p) { return p->plan.height > p->plan.lower_bound; }
+
+/* The part of the bound by which the best plan is above it. */
+static double gain(const Planner *p) {
+    return is_above(p) ? (double)(p->plan.height - p->plan.lower_bound) / (double)p->plan.lower_bound : 0;
+}
+
+static bool is_worth(const Planner *p) { return gain(p) * WORTH >= 1; }
+
+/* The steps that searches may still take: in proportion to the pieces, and many only where there is something to gain. */
+static long steps_left(const Planner *p, int per_gain) {
+    const double most = p->n * (STEPS_PER_PIECE + per_gain * gain(p));
+    return (long)(most < STEPS_OF_ALL ? most : STEPS_OF_ALL) - p->plan.searched;
+}
 
 /* ---- one placement */
 
@@ -89,12 +107,19 @@ static void move_up(Planner *p, int from, int to) {
     p->order[to] = moved;
 }
 
-/* Tries the order of a key. Where it is above the bound, a few pieces of another size than most, which live long, may be all that
- * lacks room: placed first, they move all others by their size. */
-static void try_key(Planner *p, OrderKey *key, int most_first) {
+/* Tries the order of a key. */
+static void try_key(Planner *p, OrderKey *key) {
     if (!is_above(p)) return;
     sort_order(p, key);
-    for (int tries = 0; tries <= most_first && is_above(p); tries++) {
+    try_order(p);
+}
+
+/* A few pieces of another size than most, which live long, may be all that lacks room in an order: placed first, they move all
+ * others by their size. */
+static void try_key_first(Planner *p, OrderKey *key) {
+    if (!is_worth(p)) return;
+    sort_order(p, key);
+    for (int tries = 0; tries <= MOST_FIRST && is_worth(p); tries++) {
         const int from = try_order(p);
         if (from < p->n) move_up(p, from, 0);
     }
@@ -104,7 +129,7 @@ static void try_key(Planner *p, OrderKey *key, int most_first) {
  * random numbers says how much earlier. */
 static void improve(Planner *p) {
     uint32_t random = 1;
-    for (int tries = 0; tries < MOST_TRIES && p->steps < MOST_STEPS && is_above(p); tries++) {
+    for (int tries = 0; tries < MOST_TRIES && p->steps < MOST_STEPS && is_worth(p); tries++) {
         int from = try_order(p);
         if (from == p->n) continue;
         random = random * 1664525u + 1013904223u;
@@ -210,16 +235,22 @@ static int order_by_need(Planner *p, const Need *need, size_t height) {
     return front;
 }
 
+/* What a search may take: see steps_left, and steps of its own at most. */
+typedef struct Effort { int per_gain; long most_steps; } Effort;
+
 /* Searches for a plan at the lower bound of the first n pieces of the order alone, and gives them the order of its offsets: placed
  * in it, each gets a place at that offset or below. false: none is found. */
-static bool search_first(Planner *p, int n, long most_steps) {
+static bool search_first(Planner *p, int n, Effort effort) {
+    const long left = steps_left(p, effort.per_gain);
+    if (plan_search_steps(n) > left) return false;
     PlanItem *first = scratch_new(p->scratch, (size_t)n, sizeof *first);
     if (p->scratch->failed) return false;
     for (int i = 0; i < n; i++) {
         const Piece *piece = &p->piece[p->order[i]];
         first[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
     }
-    const bool found = plan_search(first, n, p->plan.lower_bound, most_steps, p->scratch);
+    const long most = effort.most_steps < left ? effort.most_steps : left;
+    const bool found = plan_search(first, n, p->plan.lower_bound, most, &p->plan.searched, p->scratch);
     for (int i = 0; i < n; i++) p->keyed[i] = (Keyed){first[i].offset, p->order[i]};
     if (found) sort_keyed(p->keyed, p->spare, n);
     for (int i = 0; i < n; i++) p->order[i] = p->keyed[i].value;
@@ -228,21 +259,21 @@ static bool search_first(Planner *p, int n, long most_steps) {
 
 /* Places the first n pieces of the order as a search finds them, and the others after them. One that lacks room then is searched
  * for with the first ones the next time. */
-static void place_found(Planner *p, int n, long most_steps) {
-    for (int tries = 0; tries < MOST_JOINED && is_above(p) && search_first(p, n, most_steps); tries++) {
+static void place_found(Planner *p, int n, Effort effort) {
+    for (int tries = 0; tries < MOST_JOINED && is_above(p) && search_first(p, n, effort); tries++) {
         const int from = try_order(p);
         if (from < p->n) move_up(p, from, n++);
     }
 }
 
 static void search_all(Planner *p) {
-    if (!is_above(p)) return;
+    if (!is_worth(p)) return;
     size_t count = (size_t)p->n;
     Scratch *s = p->scratch;
     Need need = {scratch_new(s, count, sizeof(Wait)), scratch_new(s, count, sizeof(int)),
                  scratch_new(s, count, sizeof(Sum)), scratch_new(s, count, sizeof(Sum))};
     if (s->failed) return;
-    place_found(p, order_by_need(p, &need, p->plan.lower_bound), STEPS_OF_ALL);
+    place_found(p, order_by_need(p, &need, p->plan.lower_bound), (Effort){GAIN_OF_ALL, STEPS_OF_ALL});
 }
 
 /* ---- near the peak */
@@ -265,15 +296,15 @@ static int order_by_crowd(Planner *p, size_t most, int *above) {
 }
 
 /* Most times of a long program are far from the peak: whatever lives then finds room. What lives near the peak is placed before
- * it: the largest first; with steps, as a search of at most so many finds it, which is quick because it is a small part. */
-static void place_crowd_first(Planner *p, long steps) {
+ * it: the largest first, then as a search finds it, which is quick because it is a small part. */
+static void place_crowd_first(Planner *p) {
     static const size_t shares[] = {32, 8, 3}; /* near: within the bound's 32nd, eighth, third part */
     int *above = is_above(p) ? scratch_new(p->scratch, (size_t)p->n + 1, sizeof *above) : NULL;
     if (!above) return;
     for (size_t i = 0; i < ARRAY_LEN(shares) && is_above(p); i++) {
         const int crowd = order_by_crowd(p, p->plan.lower_bound - p->plan.lower_bound / shares[i], above);
-        if (steps) place_found(p, crowd, steps);
-        else try_order(p);
+        try_order(p);
+        place_found(p, crowd, (Effort){GAIN_NEAR_PEAK, STEPS_NEAR_PEAK});
     }
 }
 
@@ -281,12 +312,12 @@ static void place_crowd_first(Planner *p, long steps) {
  * programs the largest first does, in nearly all others what lives near the peak first. */
 static void find_plan(Planner *p) {
     static OrderKey *const keys[] = {by_size, by_life, by_area};
-    try_key(p, by_size, 0);
-    place_crowd_first(p, 0);
-    try_key(p, by_life, 0);
-    try_key(p, by_area, 0);
-    place_crowd_first(p, STEPS_NEAR_PEAK);
-    for (size_t i = 0; i < ARRAY_LEN(keys); i++) try_key(p, keys[i], MOST_FIRST);
+    try_key(p, by_size);
+    place_crowd_first(p);
+    if (!is_worth(p)) return;
+    try_key(p, by_life);
+    try_key(p, by_area);
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) try_key_first(p, keys[i]);
     search_all(p);
     if (!p->scratch->failed) improve(p);
 }

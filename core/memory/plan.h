@@ -2,10 +2,13 @@
  *
  *   offset ^      +-----------+
  *   height |  +---+  tensor 2 |        First fit, greedy by size: the largest first, each at the lowest offset that is
- *          |  | 1 +--+--------+        free during its whole life. Where neither this order nor two others reach the
- *          |  |   | 3|                 lower bound, what lives near the peak is placed first; then a search for a plan of
- *          +--+---+--+-------> time    that height follows. Last, items that live at one time only are moved up as far
+ *          |  | 1 +--+--------+        free during its whole life. Where this order does not reach the lower bound, what
+ *          |  |   | 3|                 lives near the peak is placed first, in that order, then as a search finds it; other
+ *          +--+---+--+-------> time    orders and searches follow. Last, items that live at one time only are moved up as far
  *                                      as there is room.
+ *
+ * The work is in proportion to the items: searches may take some steps for each, and many only where they can lower the plan
+ * by a noticeable part.
  *
  * Lower bound: the largest sum of the sizes that are alive at one time. */
 #ifndef MT_PLAN_H
@@ -25,6 +28,7 @@ typedef struct Plan {
     size_t height;       /* bytes of the arena */
     size_t lower_bound;  /* no plan can be lower */
     int peak_time;       /* the first time at which the lower bound is reached */
+    long searched;       /* steps of searches for it */
 } Plan;
 
 /* Fills the offsets of the n items, and *plan. ERR_HOST_MEMORY; ERR_SCRIPT where the sum of the sizes does not fit in
@@ -34,8 +38,10 @@ int plan_build(PlanItem *items, int n, Plan *plan, Err *e);
 int plan_check(const PlanItem *items, int n, const Plan *plan, Err *e);
 
 /* Searches for offsets of the n items within `height` bytes, at least their lower bound, until `most_steps` steps are taken
- * (a step is some nanoseconds; an attempt that has begun is ended). true: it has found some and filled them in. false: it
- * has found none or s has failed; the items are as they were. Defined in plan_search.c. */
-bool plan_search(PlanItem *items, int n, size_t height, long most_steps, Scratch *s);
+ * (a step is some nanoseconds; an attempt that has begun is ended); *steps grows by those taken. true: it has found some and
+ * filled them in. false: it has found none or s has failed; the items are as they were. Defined in plan_search.c. */
+bool plan_search(PlanItem *items, int n, size_t height, long most_steps, long *steps, Scratch *s);
+/* About how many steps it takes to place each of n items once. */
+long plan_search_steps(int n);
 
 #endif

@@ -7,8 +7,8 @@
 #include "plan_private.h"
 
 /* LEAST_ROOM: pieces that a run has room for, at least; with more than MANY_RUNS runs it is more. FAN: extents of the
- * next lower level in a group. */
-enum { LEAST_ROOM = 32, MANY_RUNS = 2048, FAN = 16 };
+ * next lower level in a group; of runs a group has room for so many, so that most new ones move only those of their group. */
+enum { LEAST_ROOM = 16, MANY_RUNS = 2048, FAN = 16 };
 /* FAR: by how many times a hint's life may differ from a piece's. SPARSE: with more times than this per piece there are
  * no hints. */
 enum { FAR = 256, SPARSE = 8 };
@@ -26,25 +26,28 @@ static int count_times(const Piece *piece, int n) {
 bool placed_open(Placed *p, const Piece *piece, int n, Scratch *s) {
     *p = (Placed){.room = LEAST_ROOM, .times = count_times(piece, n)};
     while (p->room < n / MANY_RUNS) p->room *= 2;
-    size_t runs = 2 * (size_t)(n / p->room) + 2; /* every run but the first is at least half full */
-    p->runs = (int)runs;
+    const size_t runs = 2 * (size_t)(n / p->room) + 2; /* every run but the first is at least half full */
+    size_t groups = 2 * (runs / FAN) + 2;              /* as every group of them is */
+    p->most_runs = (int)runs;
+    p->most_groups = (int)groups;
     p->piece = scratch_new(s, runs * (size_t)p->room, sizeof *p->piece);
-    p->block = scratch_new(s, runs, sizeof *p->block);
-    for (int k = 0; k < EXTENT_LEVELS; k++, runs = runs / FAN + 1) p->level[k] = scratch_new(s, runs, sizeof(Extent));
+    p->used = scratch_new(s, groups, sizeof *p->used);
+    p->block = scratch_new(s, groups * FAN, sizeof *p->block);
+    p->level[0] = scratch_new(s, groups * FAN, sizeof(Extent));
+    for (int k = 1; k < EXTENT_LEVELS; k++, groups = groups / FAN + 1) p->level[k] = scratch_new(s, groups, sizeof(Extent));
     p->ended = scratch_new(s, (size_t)p->times, sizeof *p->ended);
     p->begun = scratch_new(s, (size_t)p->times, sizeof *p->begun);
     return !s->failed;
 }
 
 void placed_clear(Placed *p) {
+    p->runs = 0;
     memset(p->count, 0, sizeof p->count);
     memset(p->hint, 0, sizeof p->hint);
     for (int t = 0; t < p->times; t++) p->ended[t] = p->begun[t] = SIZE_MAX;
 }
 
 Piece *placed_run(const Placed *p, int run) { return &p->piece[(size_t)p->block[run] * (size_t)p->room]; }
-
-static bool at_once(const Piece *a, const Piece *b) { return a->first <= b->last && b->first <= a->last; }
 
 /* ---- extents */
 
@@ -75,17 +78,21 @@ static void sum_up_run(Placed *p, int run) {
     *e = all;
 }
 
-/* Sums up the groups that contain this run or a later one; only: no run has moved, so only those that contain this
+/* The end of the extents of the level below that are in group i. */
+static int end_of_group(const Placed *p, int level, int i) {
+    return level == 1 ? i * FAN + p->used[i] : min_int(p->count[level - 1], (i + 1) * FAN);
+}
+
+/* Sums up the groups that contain this run or a later one; only: no group has moved, so only those that contain this
  * one. */
 static void sum_up_groups(Placed *p, int run, bool only) {
     for (int k = 1; k < EXTENT_LEVELS; k++) {
         const Extent *below = p->level[k - 1];
-        int n = p->count[k - 1], end = (n + FAN - 1) / FAN;
+        if (k > 1) p->count[k] = (p->count[k - 1] + FAN - 1) / FAN;
         run /= FAN;
-        p->count[k] = end;
-        for (int i = run; i < (only ? run + 1 : end); i++) {
+        for (int i = run; i < (only ? run + 1 : p->count[k]); i++) {
             p->level[k][i] = below[i * FAN];
-            for (int j = i * FAN + 1; j < min_int(n, (i + 1) * FAN); j++) append(&p->level[k][i], &below[j]);
+            for (int j = i * FAN + 1; j < end_of_group(p, k, i); j++) append(&p->level[k][i], &below[j]);
         }
     }
 }
@@ -109,12 +116,15 @@ static bool pass(const Extent *e, Piece *piece) {
  * many come before the end of the search: fewer than all, if it ends in this run. */
 static int look(const Placed *p, int run, Piece *piece) {
     const Piece *other = placed_run(p, run);
+    const int n = p->level[0][run].n, first = piece->first, last = piece->last;
+    const size_t size = piece->size;
+    size_t offset = piece->offset;
     int i = 0;
-    for (; i < p->level[0][run].n; i++, other++) {
-        size_t end = other->offset + other->size;
-        if (other->offset >= piece->offset + piece->size) break;
-        if (end > piece->offset && at_once(other, piece)) piece->offset = end;
+    for (; i < n && other->offset < offset + size; i++, other++) { /* who is in the way follows no pattern: no branch depends on it */
+        const size_t end = other->offset + other->size, taken = 0 - (size_t)((other->first <= last) & (first <= other->last));
+        offset = max_size(offset, end & taken);
     }
+    piece->offset = offset;
     return i;
 }
 
@@ -129,7 +139,7 @@ static bool search(const Placed *p, int level, int i, Piece *piece, int *before,
         *run = i;
         return n < e->n;
     }
-    for (int k = i * FAN; k < min_int(p->count[level - 1], (i + 1) * FAN) && !ended; k++)
+    for (int k = i * FAN; k < end_of_group(p, level, i) && !ended; k++)
         ended = search(p, level - 1, k, piece, before, run);
     return ended;
 }
@@ -170,14 +180,41 @@ static bool is_before(const Piece *a, const Piece *b) {
     return a->offset != b->offset ? a->offset < b->offset : a->first < b->first;
 }
 
-/* Makes two runs of a full one. */
+/* The places of n runs from `from` on become those from `to` on. */
+static void move_runs(Placed *p, int from, int to, int n) {
+    memmove(&p->level[0][to], &p->level[0][from], (size_t)n * sizeof(Extent));
+    memmove(&p->block[to], &p->block[from], (size_t)n * sizeof *p->block);
+}
+
+/* Takes in a group after group - 1, without a run. */
+static void add_group(Placed *p, int group) {
+    const int after = p->count[1] - group;
+    assert(p->count[1] < p->most_groups);
+    move_runs(p, group * FAN, (group + 1) * FAN, after * FAN);
+    memmove(&p->used[group + 1], &p->used[group], (size_t)after * sizeof *p->used);
+    memset(&p->level[0][group * FAN], 0, FAN * sizeof(Extent));
+    p->used[group] = 0;
+    p->count[1]++;
+    p->count[0] += FAN;
+}
+
+/* Makes two groups of a full one. */
+static void split_group(Placed *p, int group) {
+    enum { STAY = FAN / 2, GO = FAN - STAY };
+    add_group(p, group + 1);
+    move_runs(p, group * FAN + STAY, (group + 1) * FAN, GO);
+    memset(&p->level[0][group * FAN + STAY], 0, GO * sizeof(Extent));
+    p->used[group] = STAY;
+    p->used[group + 1] = GO;
+}
+
+/* Makes two runs of a full one, which has room after it in its group. */
 static void split(Placed *p, int run) {
-    assert(p->count[0] < p->runs);
+    const int group = run / FAN;
+    assert(p->runs < p->most_runs && p->used[group] < FAN);
+    move_runs(p, run + 1, run + 2, group * FAN + p->used[group]++ - run - 1);
     Extent *e = &p->level[0][run];
-    size_t after = (size_t)(p->count[0] - run - 1);
-    memmove(e + 2, e + 1, after * sizeof *e);
-    memmove(&p->block[run + 2], &p->block[run + 1], after * sizeof *p->block);
-    p->block[run + 1] = p->count[0]++;
+    p->block[run + 1] = p->runs++;
     e[1].n = e->n - e->n / 2;
     e->n /= 2;
     memcpy(placed_run(p, run + 1), placed_run(p, run) + e->n, (size_t)e[1].n * sizeof(Piece));
@@ -185,17 +222,24 @@ static void split(Placed *p, int run) {
     sum_up_run(p, run + 1);
 }
 
+static int last_run(const Placed *p, int group) { return group * FAN + p->used[group] - 1; }
+
 /* Inserts the piece into `run` or one before it: the last one that begins before the piece. */
 static void insert(Placed *p, int run, const Piece *piece) {
-    while (run > 0 && !is_before(placed_run(p, run), piece)) run--;
-    bool full = p->level[0][run].n == p->room;
+    while (run > 0 && !is_before(placed_run(p, run), piece)) run = run % FAN ? run - 1 : last_run(p, run / FAN - 1);
+    const bool full = p->level[0][run].n == p->room, crowded = full && p->used[run / FAN] == FAN;
+    const int group = run / FAN;
+    if (crowded) {
+        split_group(p, group);
+        if (run > last_run(p, group)) run += FAN - p->used[group];
+    }
     if (full) split(p, run);
     int at = run + (full && is_before(placed_run(p, run + 1), piece)), k = p->level[0][at].n++;
     Piece *list = placed_run(p, at);
     for (; k > 0 && is_before(piece, &list[k - 1]); k--) list[k] = list[k - 1];
     list[k] = *piece;
     sum_up_run(p, at);
-    sum_up_groups(p, run, !full);
+    sum_up_groups(p, group * FAN, !crowded);
 }
 
 bool placed_put(Placed *p, Piece *piece, size_t limit, long *steps) {
@@ -209,11 +253,12 @@ bool placed_put(Placed *p, Piece *piece, size_t limit, long *steps) {
     *steps += before + 1;
     assert(piece->offset <= SIZE_MAX - piece->size); /* an end is at most the sum of all sizes */
     if (piece->offset + piece->size > limit) return false;
-    if (p->count[0] == 0) { /* the first of all */
-        p->count[0] = 1;
-        p->block[0] = p->level[0][0].n = 0;
+    if (p->runs == 0) { /* the first of all */
+        add_group(p, 0);
+        p->used[0] = 1;
+        p->block[0] = p->runs++;
     } else if (!ended) {
-        run = p->count[0] - 1;
+        run = last_run(p, p->count[1] - 1);
     }
     insert(p, run, piece);
     keep_hint(p, hint, piece);

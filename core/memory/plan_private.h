@@ -37,11 +37,12 @@ typedef struct Hint { size_t size, offset; int first, last; } Hint;
 enum { EXTENT_LEVELS = 4, HINTS = 64 };
 typedef struct Placed {
     Piece *piece;
-    int *block;            /* by run of pieces: they are stored from piece[block * room] on */
+    int *block;            /* by place of a run of pieces: they are stored from piece[block * room] on */
+    int *used;             /* by group of runs: how many of its places have a run, from its first on */
     int room;              /* the most pieces of a run */
-    Extent *level[EXTENT_LEVELS]; /* level 0: one per run; above it: one per group of extents of the level below */
+    Extent *level[EXTENT_LEVELS]; /* level 0: one per place of a run, n = 0 without one; above: one per group of the level below */
     int count[EXTENT_LEVELS];     /* extents of each level */
-    int runs;              /* the most runs that there is memory for */
+    int runs, most_runs, most_groups; /* runs so far; the most runs, and groups of them, that there is memory for */
     Hint hint[HINTS];      /* by a hash of life and size: from the last piece like that */
     size_t *ended, *begun; /* [times] the lowest offset of a piece whose life ends, or begins, at that time */
     int times;             /* 0: there are no hints */
@@ -56,7 +57,7 @@ void placed_clear(Placed *p);
  * at. */
 bool placed_put(Placed *p, Piece *piece, size_t limit, long *steps);
 
-/* The pieces of a run, by offset. There are p->count[0] runs, each of p->level[0][run].n pieces. */
+/* The pieces of a run, by offset. There are p->count[0] places, each with a run of p->level[0][run].n pieces. */
 Piece *placed_run(const Placed *p, int run);
 
 /* ---- scratch */

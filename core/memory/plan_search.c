@@ -12,17 +12,17 @@
 #include "plan_private.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Bounds of blocks in a plan, of attempts, and of the steps of one attempt (blocks and sections looked at): STEPS plus
- * STEPS_PER_PAIR for each pair of blocks. To place every block once takes about 2 steps per pair: 1 ms for 700 blocks.
+ * STEPS_PER_PAIR for each pair of blocks. To place every block once takes about STEPS_OF_PAIR for each: 1 ms for 700 blocks.
  * ROUND: attempts of a round. */
-enum { MOST_BLOCKS = 4000, MOST_ATTEMPTS = 256, ROUND = 16, STEPS = 20000, STEPS_PER_PAIR = 3 };
+enum { MOST_BLOCKS = 4000, MOST_ATTEMPTS = 256, ROUND = 16, STEPS = 20000, STEPS_PER_PAIR = 4, STEPS_OF_PAIR = 2 };
 #define CHANCE 0.1 /* by what part of itself chance may change a key, times the number of the round */
 
 typedef struct Block {
-    size_t size, low;   /* low: its offset if it is placed, else the highest top of its sections */
+    size_t size, low;   /* low: its offset, once it is placed */
     int first, last;    /* the sections in which it is alive: [first, last] */
-    int next, previous; /* in the ring of unplaced blocks, whose head is block[n] */
     int item;           /* its index among the PlanItems */
     size_t pressure;    /* the bytes of the fullest section that it is alive in */
     long failures;      /* how often one of its sections had no room while it was unplaced */
@@ -33,99 +33,106 @@ typedef struct Block {
  * section. */
 typedef struct Section {
     size_t top, rest; /* the highest end of its placed blocks; the bytes of its unplaced ones */
-    int lowest;       /* the block that could start low enough the last time has_room looked */
+    int lowest;       /* the spot that could start low enough the last time has_room looked */
     long failures;    /* how often it had no room */
 } Section;
 
+/* What every step looks at, of an unplaced block. low: the highest top of its sections; block: its number. */
+typedef struct Spot { size_t low, size; int first, last, block; } Spot;
+
 typedef struct Search {
-    Block *block;     /* [n + 1] */
+    Block *block;     /* [n] */
+    Spot *spot;       /* [unplaced], by number */
     Section *section; /* [sections] */
     size_t *covered;  /* a stack [depth]: the tops that the placed blocks' sections had before */
     size_t depth, height;
-    int n, sections;
+    int n, sections, unplaced;
     long steps, most; /* taken so far; the bound of this attempt */
     uint32_t random;  /* the last one of a fixed sequence */
 } Search;
 
-static bool share_time(const Block *a, const Block *b) { return a->first <= b->last && b->first <= a->last; }
-
 /* The highest top of the block's sections. */
-static size_t lowest_offset(Search *s, const Block *b) {
+static size_t lowest_offset(Search *s, const Spot *b) {
     size_t low = 0;
     for (int i = b->first; i <= b->last; i++) low = max_size(low, s->section[i].top);
     s->steps += b->last - b->first;
     return low;
 }
 
+static bool lives_in(const Spot *at, int section) { return (at->first <= section) & (section <= at->last); }
+
 /* Counts a failure of the section, which has no room for its unplaced blocks, and of those blocks. */
 static void blame(Search *s, int section) {
     s->section[section].failures++;
-    for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++)
-        s->block[k].failures += s->block[k].first <= section && section <= s->block[k].last;
+    for (int k = 0; k < s->unplaced; k++) s->block[s->spot[k].block].failures += lives_in(&s->spot[k], section);
+    s->steps += s->unplaced;
 }
 
-/* Places the block at b->low. false: one of its sections has no room any more for its unplaced blocks. */
-static bool place(Search *s, Block *b) {
-    size_t top = b->low + b->size;
+/* The loops over all spots have no branch that depends on a spot, for those follow no pattern. */
+
+/* Places the block of a spot, which is no longer one. false: one of its sections has no room any more for its unplaced blocks. */
+static bool place(Search *s, int spot) {
+    const Spot b = s->spot[spot];
+    const size_t top = b.low + b.size;
     int full = -1;
-    for (int i = b->first; i <= b->last; i++) {
+    s->block[b.block].low = b.low;
+    for (int i = b.first; i <= b.last; i++) {
         Section *at = &s->section[i];
         s->covered[s->depth++] = at->top;
         at->top = top;
-        at->rest -= b->size;
+        at->rest -= b.size;
         if (at->rest + top > s->height) full = i;
     }
-    s->block[b->previous].next = b->next;
-    s->block[b->next].previous = b->previous;
-    for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++)
-        if (s->block[k].low < top && share_time(b, &s->block[k])) s->block[k].low = top;
+    s->steps += --s->unplaced;
+    memmove(&s->spot[spot], &s->spot[spot + 1], (size_t)(s->unplaced - spot) * sizeof b);
+    for (Spot *at = s->spot; at < s->spot + s->unplaced; at++) {
+        const bool raised = (at->low < top) & (at->first <= b.last) & (b.first <= at->last);
+        at->low = raised ? top : at->low;
+    }
     if (full >= 0) blame(s, full);
     return full < 0;
 }
 
-/* Undoes place for the block that was placed last. */
-static void take_back(Search *s, Block *b) {
-    for (int i = b->last; i >= b->first; i--) {
+/* Undoes place for the block that was placed last, which was `b` at that spot. */
+static void take_back(Search *s, int spot, Spot b) {
+    for (int i = b.last; i >= b.first; i--) {
         s->section[i].top = s->covered[--s->depth];
-        s->section[i].rest += b->size;
+        s->section[i].rest += b.size;
     }
-    for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++) {
-        Block *other = &s->block[k];
-        if (other->low == b->low + b->size && share_time(b, other)) other->low = lowest_offset(s, other);
-    }
-    s->block[b->previous].next = s->block[b->next].previous = (int)(b - s->block);
-}
-
-static bool starts_low(const Block *b, int section, size_t most) {
-    return b->low <= most && b->first <= section && section <= b->last;
+    for (Spot *at = s->spot; at < s->spot + s->unplaced; at++)
+        if (at->low == b.low + b.size && at->first <= b.last && b.first <= at->last) at->low = lowest_offset(s, at);
+    memmove(&s->spot[spot + 1], &s->spot[spot], (size_t)(s->unplaced - spot) * sizeof b);
+    s->spot[spot] = b;
+    s->steps += s->unplaced++;
 }
 
 /* A section has room if one of its unplaced blocks can start so low that all of them fit from there on. */
 static bool has_room(Search *s, int section, size_t offset) {
     Section *at = &s->section[section];
+    const Spot *known = &s->spot[at->lowest];
     size_t most = s->height - at->rest;
-    const Block *known = &s->block[at->lowest];
     if (at->rest == 0) return true;
     if (offset > most) return false;
-    if (s->block[known->next].previous == at->lowest && starts_low(known, section, most)) return true;
-    for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++) {
-        if (!starts_low(&s->block[k], section, most)) continue;
+    if (at->lowest < s->unplaced && known->low <= most && lives_in(known, section)) return true;
+    for (int k = 0; k < s->unplaced; k++, s->steps++) {
+        if (s->spot[k].low > most || !lives_in(&s->spot[k], section)) continue;
         at->lowest = k;
         return true;
     }
     return false;
 }
 
-/* The next block to try after number `last` at `offset`: the one that can start lowest, below `limit`; n: there is
- * none. */
-static int next_block(Search *s, size_t offset, int last, size_t limit) {
-    int found = s->n;
-    for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++) {
-        size_t low = s->block[k].low;
-        if (low >= limit || low < offset || (low == offset && k <= last)) continue;
-        limit = low;
-        found = k;
+/* The spot to try after block `last` at `offset`: the one that can start lowest, below `limit`, and of those the first;
+ * s->unplaced: there is none. */
+static int next_spot(Search *s, size_t offset, int last, size_t limit) {
+    int found = s->unplaced;
+    for (int k = 0; k < s->unplaced; k++) {
+        const size_t low = s->spot[k].low;
+        const bool better = (low < limit) & ((low > offset) | ((low == offset) & (s->spot[k].block > last)));
+        limit = better ? low : limit;
+        found = better ? k : found;
     }
+    s->steps += s->unplaced;
     return found;
 }
 
@@ -143,15 +150,16 @@ static bool have_room(Search *s, size_t offset) {
  * used up; the placed blocks are as they were. */
 static bool place_rest(Search *s, size_t offset, int last) {
     size_t limit = SIZE_MAX; /* from there on, another block would still fit below */
-    if (s->block[s->n].next == s->n) return true;
-    for (int k = s->block[s->n].next; k < s->n; k = s->block[k].next, s->steps++)
-        if (s->block[k].low + s->block[k].size < limit) limit = s->block[k].low + s->block[k].size;
+    if (!s->unplaced) return true;
+    for (int k = 0; k < s->unplaced; k++) limit = min_size(limit, s->spot[k].low + s->spot[k].size);
+    s->steps += s->unplaced;
     if (!have_room(s, offset)) return false;
-    while (s->steps < s->most && (last = next_block(s, offset, last, limit)) < s->n) {
-        Block *b = &s->block[last];
-        offset = b->low;
-        if (place(s, b) && place_rest(s, offset, last)) return true;
-        take_back(s, b);
+    for (int spot; s->steps < s->most && (spot = next_spot(s, offset, last, limit)) < s->unplaced;) {
+        const Spot tried = s->spot[spot];
+        offset = tried.low;
+        last = tried.block;
+        if (place(s, spot) && place_rest(s, offset, last)) return true;
+        take_back(s, spot, tried);
     }
     return false;
 }
@@ -226,11 +234,8 @@ static void number_blocks(Search *s, int attempt) {
         b->key = key(s, b) * (1 + failed(s, b)) * (1 + CHANCE * (attempt / ROUND) * chance);
     }
     qsort(s->block, (size_t)s->n, sizeof *s->block, compare_blocks);
-    for (int k = 0; k <= s->n; k++) {
-        s->block[k].low = 0;
-        s->block[k].next = k < s->n ? k + 1 : 0;
-        s->block[k].previous = k > 0 ? k - 1 : s->n;
-    }
+    for (int k = 0; k < s->n; k++) s->spot[k] = (Spot){0, s->block[k].size, s->block[k].first, s->block[k].last, k};
+    s->unplaced = s->n;
 }
 
 /* An attempt that fails with steps left has tried every order: there is no plan, and the search ends. */
@@ -249,12 +254,14 @@ static bool search(Search *s, PlanItem *items, long most_steps) {
     return found;
 }
 
-bool plan_search(PlanItem *items, int n, size_t height, long most_steps, Scratch *m) {
+long plan_search_steps(int n) { return (long)n * n * STEPS_OF_PAIR; }
+
+bool plan_search(PlanItem *items, int n, size_t height, long most_steps, long *steps, Scratch *m) {
     size_t count = 1;
     for (int i = 0; i < n; i++) count += items[i].size > 0;
     if (count > MOST_BLOCKS) return false;
-    Search s = {.block = scratch_new(m, count, sizeof(Block)), .section = scratch_new(m, count, sizeof(Section)),
-                .height = height};
+    Search s = {.block = scratch_new(m, count, sizeof(Block)), .spot = scratch_new(m, count, sizeof(Spot)),
+                .section = scratch_new(m, count, sizeof(Section)), .height = height};
     if (m->failed) return false;
     for (int i = 0; i < n; i++)
         if (items[i].size) s.block[s.n++] = (Block){.size = items[i].size, .item = i};
@@ -263,5 +270,7 @@ bool plan_search(PlanItem *items, int n, size_t height, long most_steps, Scratch
     s.sections = find_sections(items, s.block, s.n, time, begin);
     s.covered = scratch_new(m, find_lives(&s, items, time) + 1, sizeof *s.covered);
     for (int i = 0; i < s.sections; i++) assert(s.section[i].rest <= height);
-    return s.covered && search(&s, items, most_steps);
+    const bool found = s.covered && search(&s, items, most_steps);
+    *steps += s.steps;
+    return found;
 }

@@ -22,7 +22,9 @@ typedef int PassFn(Program *p, Compile *c);
 #undef PASS
 
 typedef struct Pass { const char *name; PassFn *run; } Pass;
-/* Runs a pass, and the verifier after it. Returns the pass's error, ERR_HOST_MEMORY, or ERR_INTERNAL. */
+/* Runs a pass. Returns its error, or ERR_HOST_MEMORY; OK also where p->failed is set: program_check reports that. */
+int pass_apply(const Pass *pass, Program *p, Compile *c);
+/* The same, and the verifier after it: ERR_INTERNAL, too. */
 int pass_run(const Pass *pass, Program *p, Compile *c);
 
 /* Can the device's way to compute the op, whose workspace is laid out, have output 0 in the storage of the input that

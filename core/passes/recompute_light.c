@@ -12,8 +12,8 @@
  * All of them are dropped first, in rows of at most USUAL or DEEPEST ops that hang on each other; of the two choices the
  * one with the smaller arena is the better. Then those stay that raise its peak no more, the slowest for their bytes
  * first. If the second runs would still take more than a share of the step's time, the peak rises until they do not.
- * Nothing is done for a peak that falls by next to nothing: five plans at most are made, and one where that is clear from
- * what is alive at the peak. */
+ * Nothing is done for a peak that falls by next to nothing. Choices are compared by the most bytes that are alive at a time;
+ * only one that would be taken is planned. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +40,7 @@ typedef struct Again {
     int *depth;                 /* scratch of chain_lighten */
     double most_seconds;        /* that second runs may take */
     size_t enough;              /* bytes: an arena that is larger is not worth it */
+    size_t least;               /* bytes of the smallest arena so far */
 } Again;
 
 /* The finished program in which all are dropped. */
@@ -134,39 +135,44 @@ static void pick_quick(const Again *a, const Low *low, int *segment) {
     pick(a, low, above, segment);
 }
 
-/* Takes a choice over if its arena is the smallest so far. */
-static void take_smaller(const Again *a, const int *choice, size_t arena, size_t *least, int *segment) {
-    if (arena >= *least || arena > a->enough) return;
-    *least = arena;
+/* Makes the choice `segment` if the finished program p, in which it is made, has the smallest arena so far. */
+static int take_smaller(Again *a, const Program *p, const int *choice, int *segment) {
+    size_t arena;
+    int code = placement_arena(p, a->under->device->table->alignment, &arena, a->under->e);
+    if (code || arena >= a->least || arena > a->enough) return code;
+    a->least = arena;
     memcpy(segment, choice, (size_t)a->c->p->forward_end * sizeof *segment);
+    return OK;
 }
 
-/* Tries what a->dropped drops. If the arena is smaller than *least, that becomes *least and the choice `segment`. What may
- * stay by the bytes alive may leave gaps: then nothing stays. */
-static int try_depth(const Again *a, size_t *least, int *segment) {
+/* Tries what low->p drops: a->dropped. What may stay by the bytes alive may leave gaps: then nothing stays. */
+static int try_low(Again *a, const Low *low, int *tried, int *segment) {
+    Program *p;
+    pick_quick(a, low, tried);
+    int code = whatif(a->c->p, chain_apply, &(ChainChoice){a->c, tried, NULL}, a->under, &p, NULL);
+    if (code) return code;
+    code = take_smaller(a, p, tried, segment);
+    program_free(p);
+    if (code || low->most >= a->least || chain_again(a->c, a->dropped, a->lost, a->need, a->again) > a->most_seconds) return code;
+    return take_smaller(a, low->p, a->dropped, segment);
+}
+
+static int try_depth(Again *a, int *segment) {
     Low low = {.twin = scratch_new(&a->under->scratch, (size_t)a->c->p->n_bufs, sizeof(int))};
     int *tried = scratch_new(&a->under->scratch, (size_t)a->c->p->forward_end, sizeof *tried);
     Program *all;
-    size_t arena, less;
     if (a->under->scratch.failed || !a->n) return OK;
-    int code = whatif(a->c->p, chain_apply, &(ChainChoice){a->c, a->dropped, low.twin}, a->under, &all, &arena);
+    int code = whatif(a->c->p, chain_apply, &(ChainChoice){a->c, a->dropped, low.twin}, a->under, &all, NULL);
     if (code) return code;
-    if (arena < *least && arena <= a->enough) {
-        low_fill(&low, all, a->under);
-        if (!a->under->scratch.failed) {
-            pick_quick(a, &low, tried);
-            code = chain_arena(a->c, tried, a->under, &less);
-            if (!code) take_smaller(a, tried, less, least, segment);
-            if (!code && chain_again(a->c, a->dropped, a->lost, a->need, a->again) <= a->most_seconds)
-                take_smaller(a, a->dropped, arena, least, segment);
-        }
-    }
+    low_fill(&low, all, a->under);
+    if (!a->under->scratch.failed && low.most < a->least && low.most <= a->enough) code = try_low(a, &low, tried, segment);
     program_free(all);
     return code;
 }
 
-/* Is one in WORTH parts of what is alive at the peak of the finished program p, in which all are kept, in a->light? */
-static bool is_worth(const Again *a, const Program *p) {
+/* Is one in WORTH parts of what is alive at the peak of the finished program p, in which all are kept, in a->light? If so, sets
+ * a->least and a->enough. */
+static bool is_worth(Again *a, const Program *p) {
     Scratch *s = &a->under->scratch;
     const size_t alignment = a->under->device->table->alignment;
     Life *life = scratch_new(s, (size_t)p->n_bufs, sizeof *life);
@@ -179,6 +185,8 @@ static bool is_worth(const Again *a, const Program *p) {
         const Life *l = &life[program_root(p, a->light[i].buf)];
         if (l->first <= peak && peak <= l->last) bytes += align_up(p->bufs[a->light[i].buf].bytes, alignment);
     }
+    a->least = most;
+    a->enough = most - most / WORTH;
     return bytes >= most / WORTH;
 }
 
@@ -187,18 +195,15 @@ static int choose(Again *a, int *segment) {
     const size_t bytes = (size_t)a->c->p->forward_end * sizeof *segment;
     int *before = scratch_new(&a->under->scratch, bytes, 1);
     Program *stored;
-    size_t least = 0;
     drop_all(a, DEEPEST);
     if (a->under->scratch.failed || !a->n) return OK;
     int code = whatif(a->c->p, NULL, NULL, a->under, &stored, NULL);
     if (code) return code;
     const bool worth = is_worth(a, stored);
-    if (worth) code = placement_arena(stored, a->under->device->table->alignment, &least, a->under->e);
-    a->enough = least - least / WORTH;
     program_free(stored);
     for (size_t i = 0; i < ARRAY_LEN(depths) && worth && !code && !a->under->scratch.failed; i++) {
         drop_all(a, depths[i]);
-        if (i == 0 || memcmp(before, a->dropped, bytes)) code = try_depth(a, &least, segment);
+        if (i == 0 || memcmp(before, a->dropped, bytes)) code = try_depth(a, segment);
         memcpy(before, a->dropped, bytes);
     }
     return code;
@@ -213,7 +218,7 @@ int pass_recompute_light(Program *p, Compile *c) {
     Chain chain;
     int *segment = scratch_new(s, ops, sizeof *segment);
     Again a = {&chain, c, scratch_new(s, ops, sizeof(Light)), 0, scratch_new(s, ops, sizeof(int)), scratch_new(s, bufs, sizeof(bool)),
-               scratch_new(s, bufs, sizeof(bool)), scratch_new(s, ops, sizeof(bool)), scratch_new(s, bufs, sizeof(int)), 0, 0};
+               scratch_new(s, bufs, sizeof(bool)), scratch_new(s, ops, sizeof(bool)), scratch_new(s, bufs, sizeof(int)), 0, 0, 0};
     if (!chain_find(&chain, p, s)) return OK;
     for (int i = 0; i < p->n_ops; i++) a.most_seconds += op_seconds(&p->ops[i]) / SHARE;
     int code = choose(&a, segment);

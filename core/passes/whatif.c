@@ -21,7 +21,8 @@ int whatif(const Program *p, ApplyFn *apply, const void *choice, Compile *c, Pro
     scratch_release(&c->scratch, before);
     int code = OK;
     if (copy->failed || c->scratch.failed) code = err_set(c->e, ERR_HOST_MEMORY, "out of host memory in a choice");
-    for (size_t i = 0; i < ARRAY_LEN(finishing) && !code; i++) code = pass_run(&finishing[i], copy, c);
+    for (size_t i = 0; i < ARRAY_LEN(finishing) && !code && !copy->failed; i++) code = pass_apply(&finishing[i], copy, c);
+    if (!code) code = program_check(copy, "the passes of a choice", c->e); /* of the choice that is made, after each of them */
     if (!code && arena) code = placement_arena(copy, c->device->table->alignment, arena, c->e);
     if (finished && !code) *finished = copy;
     else program_free(copy);

@@ -82,7 +82,7 @@ static void test_scratch(void) {
 static void test_check(void) {
     Err e = {0};
     PlanItem a[3] = {{128, 0, 5, 0}, {64, 0, 5, 128}, {64, 5, 6, 64}};
-    Plan plan = {192, 192, 0};
+    Plan plan = {.height = 192, .lower_bound = 192};
     is_int(plan_check(a, 2, &plan, &e), OK, "neighbours in place are no overlap");
     is_int(plan_check(a, 3, &plan, &e), ERR_INTERNAL, "an overlap at one time and in one byte range is found");
     has_text(e.text, "items 0 and 2 overlap", "with both of its items");
@@ -391,10 +391,12 @@ static int search_errors(const PlanItem *given, int n, size_t bound, size_t *low
     memcpy(items, given, (size_t)n * sizeof *items);
     *lowest = lowest_height(items, n, 0);
     for (size_t height = bound; height <= *lowest + 64; height += 64) {
-        Plan plan = {height, bound, 0};
+        Plan plan = {.height = height, .lower_bound = bound};
         Scratch s = {0};
         items[0].offset = 7;
-        bool found = plan_search(items, n, height, 100000000, &s);
+        long steps = 0;
+        bool found = plan_search(items, n, height, 100000000, &steps, &s);
+        bad += steps <= 0;
         scratch_release(&s, NULL);
         bad += found != (height >= *lowest);
         bad += found ? plan_check(items, n, &plan, NULL) != OK : items[0].offset != 7;
@@ -402,10 +404,12 @@ static int search_errors(const PlanItem *given, int n, size_t bound, size_t *low
     return bad;
 }
 
+/* Of these, which live in 8 times, no plan reaches the bound. */
+static const PlanItem above[] = {{64, 4, 6, 0}, {128, 1, 4, 0}, {64, 5, 6, 0},  {64, 4, 5, 0},
+                                 {128, 7, 7, 0}, {64, 0, 0, 0}, {128, 2, 2, 0}, {128, 6, 7, 0}};
+
 static void test_search(void) {
     enum { N = 6, TIMES = 6 };
-    static const PlanItem above[] = {{64, 4, 6, 0}, {128, 1, 4, 0}, {64, 5, 6, 0},  {64, 4, 5, 0},
-                                     {128, 7, 7, 0}, {64, 0, 0, 0}, {128, 2, 2, 0}, {128, 6, 7, 0}};
     PlanItem items[N];
     int bad = 0, when = 0;
     size_t lowest;
@@ -422,9 +426,34 @@ static void test_search(void) {
     ok(lowest == bound + 64, "which happens: %zu bytes alive, %zu bytes needed", bound, lowest);
 }
 
+/* Steps that searches take for 10 copies of them one after the other, beside an item of so many bytes that lives all the time. */
+static long searched(size_t beside) {
+    enum { TURNS = 10, TIMES = 8 * TURNS };
+    PlanItem items[TURNS * ARRAY_LEN(above) + 1];
+    const int n = ARRAY_LEN(items);
+    Plan plan = {0};
+    for (int i = 0; i < n - 1; i++) {
+        const int turn = i / (int)ARRAY_LEN(above);
+        items[i] = above[i % (int)ARRAY_LEN(above)];
+        items[i].first += 8 * turn;
+        items[i].last += 8 * turn;
+    }
+    items[n - 1] = (PlanItem){beside, 0, TIMES - 1, 0};
+    const bool good = sound(items, n, TIMES, &plan);
+    ok(good && plan.height == plan.lower_bound + 64, "64 of %zu bytes cannot be gained", plan.height);
+    return plan.searched;
+}
+
+/* A search stops after a time in proportion to the items where it could gain next to nothing. */
+static void test_gain(void) {
+    const long noticeable = searched(64), little = searched((size_t)1 << 40);
+    ok(0 < little && little < 81 * 3000, "%ld steps for next to nothing", little);
+    ok(noticeable > 10 * little, "%ld steps where it would be a fifth", noticeable);
+}
+
 static void test_failures(void) {
     PlanItem items[3] = {{SIZE_MAX / 2, 0, 1, 0}, {SIZE_MAX / 2, 2, 3, 0}, {SIZE_MAX / 2, 4, 5, 0}};
-    Plan plan = {1, 2, 3};
+    Plan plan = {0};
     Err e = {0};
     is_int(plan_build(items, 3, &plan, &e), ERR_SCRIPT, "sizes whose sum does not fit in size_t");
     long before = mem_live();
@@ -454,6 +483,7 @@ int main(void) {
     test_programs();
     test_long();
     test_search();
+    test_gain();
     test_failures();
     return tap_done();
 }
