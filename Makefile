@@ -30,7 +30,7 @@ DEPS_DEV = clang libclang-rt-14-dev gzip
 DEPS   = libopenmpi-dev openmpi-bin gcc g++ make libc6-dev libdnnl-dev liblua5.4-dev lua5.4 zlib1g-dev perl
 
 CORE    = $(wildcard core/*/*.c core/*/*/*.c)
-ONCE    = kernels/cpu/device.c kernels/cpu/stream.c kernels/cpu/waiting.c kernels/cpu/flights.c
+ONCE    = $(addprefix kernels/cpu/,device.c stream.c waiting.c flights.c machine.c spread.c)
 KERNELS = $(filter-out $(ONCE),$(wildcard kernels/cpu/*.c))
 LUA_C   = $(filter-out lua/main.c,$(wildcard lua/*.c))
 MODULES = $(wildcard lua/memtide/*.lua lua/memtide/*/*.lua lua/memtide/*/*.py experiments/start/*.lua)
