@@ -421,6 +421,9 @@ overhead: all ## what a sweep costs beside its cells' work: time, 10,000 predict
 minimal-check: ## README's two commands in a minimal Debian 12, and how long they take (as root, with debootstrap; TESTS=1: the tests, too)
 	$(Q)sh tests/minimal.sh
 
+numa-check: $(BUILD)/memtide $(BUILD)/tests/device/t_machine ## memory over the nodes of a machine with two, emulated by qemu (minutes)
+	$(Q)BUILD=$(BUILD) sh tests/numa.sh
+
 arm64-check: ## the program and C tests for arm64, compiled here and run under qemu (minutes)
 	$(Q)BUILD=$(BUILD) sh tests/arm64.sh
 
@@ -589,7 +592,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated shadow cuda-count test test-again test-threads threads-check test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check arm64-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated shadow cuda-count test test-again test-threads threads-check test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check numa-check arm64-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
