@@ -92,5 +92,6 @@ qemu-system-x86_64 -nographic -no-reboot -m 2G -smp 4,sockets=2,cores=2 -accel t
     -object memory-backend-ram,id=m0,size=1G -object memory-backend-ram,id=m1,size=1G \
     -numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1 -numa dist,src=0,dst=1,val=20 \
     -kernel "${KERNEL:-$(ls "$at"/kernel/boot/vmlinuz-* | head -n 1)}" -initrd "$at/root.gz" \
-    -append "console=ttyS0 quiet panic=-1 transparent_hugepage=madvise" </dev/null | tr -d '\r' | tee "$at/log" | grep '^ok\|^not ok\|^#\|^1\.\.'
+    -append "console=ttyS0 quiet panic=-1 transparent_hugepage=madvise" </dev/null |
+    sed -u 's/\r$//' | tee "$at/log" | grep --line-buffered '^ok\|^not ok\|^#\|^1\.\.'
 ! grep -q '^not ok' "$at/log" && grep -q '^1\.\.' "$at/log"
