@@ -63,6 +63,7 @@ result() { count=$((count + 1)); if [ "$1" = 0 ]; then echo "ok $count - $2"; el
 is() { [ "$1" = "$2" ]; result $? "$3"; [ "$1" = "$2" ] || echo "# found $1, expected $2"; }
 devices() { "$@" memtide devices | sed -n 's/^cpu .*, \([0-9]* thread[^,]*, [0-9]* memory[^,]*\),.*/\1/p'; }
 
+echo # after what the firmware has left on the line
 is "$(devices env)" "4 threads on 4 processors, 2 memory nodes (interleaved)" "two nodes"
 is "$(devices taskset 0x0c)" "2 threads on 2 processors, 1 memory node" "the processors of one"
 is "$(devices env OMP_NUM_THREADS=1)" "1 thread on 4 processors, 2 memory nodes" "one thread"

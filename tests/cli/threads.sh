@@ -16,6 +16,14 @@ local file <close> = assert(io.open(os.getenv "WHERE" or "/dev/stdout", "a"))
 file:write(device:info().threads, ": ", table.concat(places, " "), "\n")
 E
 
+# The same beside a thread that reads batches ahead
+cat >reads.lua <<'E'
+local data = require "memtide".data
+local loader = data.loader{data.random{shape = {4}, classes = 2, count = 64, seed = 1}, batch = 8, prefetch = 1}
+for _ in loader:epoch() do break end
+dofile "where.lua"
+E
+
 # A sweep whose processes say it: the program and its worker
 cat >sweep.lua <<'E'
 local mt = require "memtide"
@@ -64,6 +72,19 @@ else
     done
     rm -f "$WHERE" sweep.csv sweep.samples.csv
     env OMP_PROC_BIND=true "$MEMTIDE" run sweep.lua -q --csv sweep.csv >/dev/null 2>&1 </dev/null
-    is "$(sed -n 's/:.*//p' "$WHERE" | uniq)" "$processors" "without a number there are as many as processors, in a worker, too"
+    is "$(sed 's/:.*//' "$WHERE" | uniq)" "$processors" "without a number there are as many as processors, in a worker, too"
+    unset WHERE
+    has "$(OMP_NUM_THREADS=1 OMP_PROC_BIND=true OMP_PLACES=threads "$MEMTIDE" reads.lua) " " $all " "a thread that reads batches ahead is not bound"
+fi
+
+# ---- ranks, as a launcher is told
+if [ -e "$(dirname "$MEMTIDE")/memtide_mpi.so" ]; then
+    mkdir launcher
+    printf '#!/bin/sh\necho "$*" >>"%s/launched.txt"\n' "$WORK" >launcher/mpirun
+    chmod +x launcher/mpirun
+    PATH="$WORK/launcher:$PATH" OMP_PROC_BIND=true WHERE=/dev/null "$MEMTIDE" run sweep.lua -q --world 2 --csv ranks.csv >/dev/null 2>&1 </dev/null
+    has "$(cat launched.txt)" " --bind-to none -x OMP_PROC_BIND=false " "ranks are not bound to the same processors"
+else
+    skip "ranks" "memtide is built without MPI"
 fi
 finish

@@ -142,6 +142,44 @@ static void test_affinity(void) {
     ok(!memcmp(&found, &all, sizeof all), "and let go");
 }
 
+/* On how many processors this thread may run */
+static int may_run_on(void) {
+    NumberSet found = {{0}};
+    return sched_getaffinity(0, sizeof found.word, (cpu_set_t *)found.word) < 0 ? -1 : set_count(&found);
+}
+
+static int flight_may;
+static int note_flight(const KArgs *args, Err *e) {
+    (void)args, (void)e;
+    flight_may = may_run_on();
+    return OK;
+}
+
+/* In a process whose threads OpenMP binds: this thread, the one for collective ops, and what the process may use */
+static int tell_bound(void) {
+    KernelRun *run[OP_KIND_COUNT] = {note_flight};
+    const KArgs args = {.kind = (OpKind)0};
+    Flights f = {.open = false};
+    NumberSet all;
+    Err e;
+    if (flights_begin(&f, run, &args, &e) || flights_wait_all(&f, &e)) return 1;
+    affinity_processors(&all);
+    printf("%d %d %d\n", may_run_on(), flight_may, set_count(&all));
+    flights_close(&f);
+    return 0;
+}
+
+static void test_bound(const char *program) {
+    char command[512], found[64] = "", expected[64];
+    const int count = may_run_on();
+    snprintf(command, sizeof command, "env OMP_PROC_BIND=close OMP_PLACES=threads '%s' bound", program);
+    FILE *f = popen(command, "r");
+    if (f && !fgets(found, sizeof found, f)) found[0] = 0;
+    snprintf(expected, sizeof expected, "1 %d %d\n", count, count);
+    ok(f && pclose(f) == 0, "a process whose threads are bound");
+    is_str(found, expected, "binds its first one, but not the one for collective ops, and knows all processors");
+}
+
 /* ---- memory */
 
 enum { PAGE = 4096, BLOCK_BYTES = 8 << 20 };
@@ -292,11 +330,13 @@ static void is_refused(const char *what, const int *calls, int n, unsigned error
     else is_int(status, 0, what);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) return tell_bound();
     static const int all[] = {SYS_mbind, SYS_get_mempolicy, SYS_set_mempolicy}, one[] = {SYS_mbind};
     test_lists();
     for (size_t i = 0; i < ARRAY_LEN(machines); i++) test_machine(&machines[i]);
     test_affinity();
+    test_bound(argv[0]);
     test_wish();
     if (allowed()) {
         test_pages();
