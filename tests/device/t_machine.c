@@ -297,7 +297,7 @@ static bool refuse(const int *calls, int n, unsigned error) {
     return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
 }
 
-/* A process whose kernel refuses: what it finds, and a device that takes memory all the same. Returns its exit status, 77: calls
+/* A process whose kernel refuses: what it finds, and a device that takes memory all the same. Returns its exit status; 77: calls
  * cannot be refused here. */
 static int refused(const int *calls, int n, unsigned error) {
     const pid_t child = fork();
@@ -332,7 +332,7 @@ static void is_refused(const char *what, const int *calls, int n, unsigned error
 
 int main(int argc, char **argv) {
     if (argc > 1) return tell_bound();
-    static const int all[] = {SYS_mbind, SYS_get_mempolicy, SYS_set_mempolicy}, one[] = {SYS_mbind};
+    static const int all[] = {SYS_mbind, SYS_get_mempolicy, SYS_set_mempolicy}, one[] = {SYS_mbind}, told[] = {SYS_get_mempolicy};
     test_lists();
     for (size_t i = 0; i < ARRAY_LEN(machines); i++) test_machine(&machines[i]);
     test_affinity();
@@ -347,5 +347,6 @@ int main(int argc, char **argv) {
     is_refused("a kernel that refuses every policy: memory lies where it puts it", all, ARRAY_LEN(all), EPERM);
     is_refused("one that has none", all, ARRAY_LEN(all), ENOSYS);
     is_refused("one that tells of policies and takes none", one, ARRAY_LEN(one), EPERM);
+    is_refused("one that does not tell what the user has chosen", told, ARRAY_LEN(told), EPERM);
     return tap_done();
 }
