@@ -30,7 +30,7 @@ DEPS_DEV = clang libclang-rt-14-dev gzip
 DEPS   = libopenmpi-dev openmpi-bin gcc g++ make libc6-dev libdnnl-dev liblua5.4-dev lua5.4 zlib1g-dev perl
 
 CORE    = $(wildcard core/*/*.c core/*/*/*.c)
-ONCE    = kernels/cpu/device.c kernels/cpu/stream.c kernels/cpu/waiting.c kernels/cpu/flights.c
+ONCE    = $(addprefix kernels/cpu/,device.c stream.c waiting.c flights.c machine.c spread.c)
 KERNELS = $(filter-out $(ONCE),$(wildcard kernels/cpu/*.c))
 LUA_C   = $(filter-out lua/main.c,$(wildcard lua/*.c))
 MODULES = $(wildcard lua/memtide/*.lua lua/memtide/*/*.lua lua/memtide/*/*.py experiments/start/*.lua)
@@ -326,6 +326,9 @@ test-isa: $(ISA_TESTS) ## the CPU's kernels under every instruction set that the
 	$(Q)PAGES=20000 PROVE=$(PROVE) sh tests/isa.sh "$(ISA_TESTS)" SSE41 AVX2 \
 	    AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 AVX512_CORE_AMX
 
+threads-check: $(BUILD)/tests/device/t_threads ## slow: every network in every precision and OPS (400) random ops have the same bits with 1 to 16 threads
+	$(Q)OPS=$(or $(OPS),400) NETS=all prove --exec tests/run $^
+
 run: all ## the article's techniques on this machine in a minute: predicted, then one quick visit of each
 	@echo; echo "Predicted, and nothing computed: the memory of a step with each technique"
 	$(Q)$(BUILD)/memtide predict experiments/article.lua --quiet
@@ -417,6 +420,9 @@ overhead: all ## what a sweep costs beside its cells' work: time, 10,000 predict
 
 minimal-check: ## README's two commands in a minimal Debian 12, and how long they take (as root, with debootstrap; TESTS=1: the tests, too)
 	$(Q)sh tests/minimal.sh
+
+numa-check: $(BUILD)/memtide $(BUILD)/tests/device/t_machine ## memory over the nodes of a machine with two, emulated by qemu (minutes)
+	$(Q)BUILD=$(BUILD) sh tests/numa.sh
 
 arm64-check: ## the program and C tests for arm64, compiled here and run under qemu (minutes)
 	$(Q)BUILD=$(BUILD) sh tests/arm64.sh
@@ -586,7 +592,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated shadow cuda-count test test-again test-threads test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check arm64-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated shadow cuda-count test test-again test-threads threads-check test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check numa-check arm64-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)

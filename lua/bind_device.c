@@ -40,7 +40,7 @@ static void set_emulated(lua_State *L, const DeviceInfo *found) {
     lua_setfield(L, -2, "emulated");
 }
 
-/* device:info() -> {kind, name, driver, detail, memory_total, memory_free, threads, count, warning, emulated};
+/* device:info() -> {kind, name, driver, detail, memory_total, memory_free, threads, processors, memory_nodes, count, warning, emulated};
  * what is not known is nil; emulated: the types, "bf16" or "fp16", that it does not compute in itself, but in fp32 on
  * copies or in several steps */
 static int info(lua_State *L) {
@@ -56,6 +56,8 @@ static int info(lua_State *L) {
     if (found.memory_total) bind_set_integer(L, "memory_total", (lua_Integer)found.memory_total);
     if (found.memory_free) bind_set_integer(L, "memory_free", (lua_Integer)found.memory_free);
     if (found.threads) bind_set_integer(L, "threads", found.threads);
+    if (found.processors) bind_set_integer(L, "processors", found.processors);
+    if (found.nodes) bind_set_integer(L, "memory_nodes", found.nodes);
     if (found.warning[0]) bind_set_string(L, "warning", found.warning);
     if (found.count) bind_set_integer(L, "count", found.count);
     set_emulated(L, &found);

@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "bind.h"
+#include "base/affinity.h"
 #include "base/mem.h"
 
 #define BOX_PROCESS "memtide.Process"
@@ -139,8 +140,11 @@ static int start(Process *p, rlim_t memory, bool launched, char **arguments) {
     int theirs = move_up(pair[1]);
     p->channel = move_up(pair[0]);
     p->note = move_up(memfd_create("memtide-note", MFD_CLOEXEC));
+    NumberSet places;
+    const bool bound = affinity_places(&places);
     pid_t parent = getpid(), pid = -1;
     if (theirs >= 0 && p->channel >= 0 && p->note >= 0) pid = fork();
+    if (pid == 0 && bound) affinity_take(&places);
     if (pid == 0) become_worker(p, theirs, memory, parent, launched, arguments);
     int failed = errno;
     close_fd(&theirs);

@@ -62,6 +62,7 @@ for _, one in ipairs{
   {"MEMTIDE_CUDA", "the CUDA plugin to load; none: no GPU"}, {"MEMTIDE_PLAN", "the planning library; none: none"},
   {"MEMTIDE_PICKS", "the file of picks that memtide tune writes"},
   {"OMP_NUM_THREADS, OMP_WAIT_POLICY", "the CPU's threads, and how they wait"},
+  {"OMP_PROC_BIND, OMP_PLACES", "where they stay; unset: wherever the kernel finds room"},
   {"NO_COLOR", "no colours"}, {"XDG_CACHE_HOME", "where rates, calibrations and plans are kept (~/.cache)"}} do
   put(".TP\n\\fB" .. roff(one[1]) .. "\\fR\n" .. roff(one[2]))
 end

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "data_private.h"
+#include "base/affinity.h"
 #include "base/mem.h"
 #include "math/rng.h"
 
@@ -79,6 +80,7 @@ static int fill(Loader *l, Place place, unsigned char *x, unsigned char *t, int6
 
 static void *fill_ahead(void *arg) {
     Loader *l = arg;
+    affinity_unbind();
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
         if (l->filled - l->taken == l->prefetch) {

@@ -14,7 +14,8 @@ typedef struct DeviceInfo {
     char driver[96];       /* library or driver version */
     size_t memory_total, memory_free; /* bytes; 0 = not known */
     int threads;           /* CPU */
-    char detail[96];       /* "compute capability 9.0, 132 multiprocessors", or "" */
+    int processors, nodes; /* CPU: on which the threads may run; whose memory is theirs */
+    char detail[160];      /* "compute capability 9.0, 132 multiprocessors", or "" */
     int count;             /* devices of this kind in the machine; 0: there can be only one */
     bool emulated[DT_COUNT]; /* by type (bf16, fp16): is it computed in fp32, through copies or in several steps? */
     char warning[512];     /* what is wrong with the files that say which plans are fastest, or "" */

@@ -5,8 +5,10 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include "flights.h"
+#include "machine.h"
 #include "memory/device.h"
 #include "program/op_cache.h"
+#include "spread.h"
 #include "waiting.h"
 
 enum { CPU_ALIGNMENT = 64 };
@@ -23,6 +25,8 @@ typedef struct CpuDevice {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     int threads;             /* as many as there were when it was opened; ops are prepared for them */
+    Machine machine;
+    Spread spread;           /* how large blocks lie */
     bool emulated[DT_COUNT]; /* by type: see DeviceInfo */
     OpCache prepared;
     struct CpuDevice *alone; /* see DeviceTable; NULL: nobody has asked yet */

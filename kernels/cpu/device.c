@@ -114,25 +114,21 @@ static void cpu_close(Device *d) {
     mem_free(cpu);
 }
 
-/* The text after "name :" in a /proc file, or "" */
-static void proc_read(const char *path, const char *name, char *value, size_t size) {
-    char line[256];
-    value[0] = 0;
-    FILE *f = fopen(path, "r");
-    if (!f) return;
-    while (!value[0] && fgets(line, sizeof line, f)) {
-        char *colon = strchr(line, ':');
-        if (!colon || strncmp(line, name, strlen(name))) continue;
-        snprintf(value, size, "%s", colon + 1 + strspn(colon + 1, " \t"));
-        value[strcspn(value, "\n")] = 0;
-    }
-    fclose(f);
-}
-
 static size_t proc_kib(const char *name) {
     char value[64];
-    proc_read("/proc/meminfo", name, value, sizeof value);
+    machine_text("", "/proc/meminfo", name, value, sizeof value);
     return (size_t)strtoull(value, NULL, 10) * 1024;
+}
+
+/* "4 threads on 16 processors (time of 3.5), 2 memory nodes (interleaved)" */
+static void describe_machine(const CpuDevice *cpu, char *text, size_t size) {
+    const Machine *m = &cpu->machine;
+    const int nodes = set_count(&m->nodes);
+    char time[32] = "", spread[96] = "";
+    if (m->time < m->processors) snprintf(time, sizeof time, " (time of %.3g)", m->time);
+    if (spread_text(cpu->spread)[0]) snprintf(spread, sizeof spread, " (%s)", spread_text(cpu->spread));
+    snprintf(text, size, "%d thread%s on %d processor%s%s, %d memory node%s%s", cpu->threads, cpu->threads == 1 ? "" : "s", m->processors,
+             m->processors == 1 ? "" : "s", time, nodes > 1 ? nodes : 1, nodes > 1 ? "s" : "", spread);
 }
 
 static int cpu_info(Device *d, DeviceInfo *info, Err *e) {
@@ -140,21 +136,27 @@ static int cpu_info(Device *d, DeviceInfo *info, Err *e) {
     const dnnl_version_t *v = dnnl_version();
     const CpuDevice *cpu = (CpuDevice *)d;
     memset(info, 0, sizeof *info);
-    proc_read("/proc/cpuinfo", "model name", info->name, sizeof info->name);
+    machine_text("", "/proc/cpuinfo", "model name", info->name, sizeof info->name);
     if (!info->name[0]) snprintf(info->name, sizeof info->name, "CPU");
     snprintf(info->driver, sizeof info->driver, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     info->memory_total = proc_kib("MemTotal");
     info->memory_free = proc_kib("MemAvailable");
+    describe_machine(cpu, info->detail, sizeof info->detail);
     info->threads = cpu->threads;
+    info->processors = cpu->machine.processors;
+    info->nodes = max_int(1, set_count(&cpu->machine.nodes));
     memcpy(info->emulated, cpu->emulated, sizeof info->emulated);
     return OK;
 }
 
 enum { HUGE_PAGE = 2 << 20 }; /* bytes; with such pages the processor translates fewer addresses */
 
+static bool is_spread(const Device *d, size_t bytes) {
+    return bytes >= HUGE_PAGE && ((const CpuDevice *)d)->spread == SPREAD_ROUND;
+}
+
 /* posix_memalign instead of mem_new, which does not align. */
 static int cpu_alloc(Device *d, size_t bytes, void **p, Err *e) {
-    (void)d;
     *p = NULL;
     if (bytes == 0 || bytes % CPU_ALIGNMENT)
         return err_set(e, ERR_INTERNAL, "expected a multiple of %d bytes, found %zu", CPU_ALIGNMENT, bytes);
@@ -163,12 +165,12 @@ static int cpu_alloc(Device *d, size_t bytes, void **p, Err *e) {
         return err_set(e, ERR_OOM, "the host has no %zu bytes left", bytes);
     }
     if (bytes >= HUGE_PAGE) madvise(*p, bytes, MADV_HUGEPAGE); /* a wish: without it all is slower */
+    if (is_spread(d, bytes)) spread_begin(&((CpuDevice *)d)->machine.nodes, *p, bytes);
     return OK;
 }
 
 static void cpu_free(Device *d, void *p, size_t bytes) {
-    (void)d;
-    (void)bytes;
+    if (p && is_spread(d, bytes)) spread_end(p, bytes);
     free(p);
 }
 
@@ -257,13 +259,25 @@ static const DeviceTable table = {
  * reorders of the same shapes. */
 enum { PRIMITIVES = 32 };
 
+/* OpenMP's number is that of the processors on which the process may run. It does not know of how much of their time a control group
+ * leaves (a container's --cpus). */
+static void open_machine(CpuDevice *cpu) {
+    NumberSet processors;
+    const char *said = getenv("OMP_NUM_THREADS");
+    affinity_processors(&processors);
+    machine_look("", &processors, &cpu->machine);
+    if (!said || !*said) omp_set_num_threads(machine_threads(&cpu->machine, omp_get_max_threads()));
+    cpu->threads = omp_get_max_threads();
+    cpu->spread = spread_find(&cpu->machine, cpu->threads);
+}
+
 int device_cpu_open(Device **out, Err *e) {
     *out = NULL;
     CpuDevice *cpu = mem_new(sizeof *cpu);
     if (!cpu) return err_set(e, ERR_HOST_MEMORY, "no host memory for %zu bytes", sizeof *cpu);
     cpu->base.table = &table;
     cpu->kernels = best_kernels();
-    cpu->threads = omp_get_max_threads();
+    open_machine(cpu);
     waiting_open(&cpu->waiting, cpu->threads);
     dnnl_status_t status = dnnl_set_primitive_cache_capacity(PRIMITIVES);
     if (!status) status = dnnl_engine_create(&cpu->engine, dnnl_cpu, 0);

@@ -5,11 +5,13 @@
 #include <signal.h>
 #include <string.h>
 
+#include "base/affinity.h"
 #include "base/mem.h"
 
 /* Its kernels have no team of threads: the processors are the other ops'. */
 static void *fly(void *arg) {
     Flights *f = arg;
+    affinity_unbind();
     omp_set_num_threads(1);
     pthread_mutex_lock(&f->lock);
     while (!f->stop) {

@@ -1,32 +1,22 @@
 #include "stream.h"
 
 #include <omp.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUNDS = 9, PIECES = 64, LEAST = 64 << 20, PIECE_UNIT = 4096 };
+#include "machine.h"
 
-/* The number of processors in a list of the kernel's, "0-3,8-11"; 0: the file is not there, or is none. */
-static int count_list(const char *path) {
-    FILE *f = fopen(path, "r");
-    int count = 0, first, last;
-    char next = ',';
-    while (f && next == ',' && fscanf(f, "%d", &first) == 1) {
-        last = first;
-        if (fscanf(f, "%c", &next) == 1 && next == '-' && fscanf(f, "%d%c", &last, &next) < 1) last = first;
-        count += last - first + 1;
-    }
-    if (f) fclose(f);
-    return count;
-}
+enum { ROUNDS = 9, PIECES = 64, LEAST = 64 << 20, PIECE_UNIT = 4096 };
 
 /* Bytes of the last caches of all processors, as the kernel says; glibc's answer for AMD's is that of the largest machine that could
  * be built of them. Neither knows: 0. */
 static size_t cache_bytes(void) {
 #define CACHE "/sys/devices/system/cpu/cpu0/cache/index3/"
-    const int all = count_list("/sys/devices/system/cpu/online"), each = count_list(CACHE "shared_cpu_list");
+    NumberSet online, sharing;
+    machine_list("", "/sys/devices/system/cpu/online", &online);
+    machine_list("", CACHE "shared_cpu_list", &sharing);
+    const int all = set_count(&online), each = set_count(&sharing);
     FILE *f = fopen(CACHE "size", "r");
     long size = 0;
     const bool told = f && fscanf(f, "%ldK", &size) == 1 && size > 0 && all > 0 && each > 0;

@@ -33,7 +33,7 @@ local function show(one)
   if info.warning then print(("%-9s warning: %s"):format("", info.warning)) end
 end
 
-local FIELDS = {"device", "available", "planning_only", "reason", "name", "kind", "detail", "driver", "threads",
+local FIELDS = {"device", "available", "planning_only", "reason", "name", "kind", "detail", "driver", "threads", "processors", "memory_nodes",
   "memory_total_bytes", "memory_free_bytes", "emulated", "warning"}
 
 local function show_json(one)

@@ -12,11 +12,11 @@ local ENDING = 10   -- seconds in which a group ends after its last word
 local LOOK = 60     -- seconds between two looks at it
 
 -- The words before the program's name. MEMTIDE_MPIRUN: others, such as "srun --mpi=pmix -n {}", where {} is the number of ranks.
--- Ranks share the processors, unless OMP_NUM_THREADS says otherwise.
+-- Ranks share the processors, unless OMP_NUM_THREADS says otherwise. Bound, each of them would take the first ones.
 local function launcher(world)
   local given, words = os.getenv "MEMTIDE_MPIRUN", {}
   if not given or given == "" then
-    given = "mpirun -n {} --oversubscribe --bind-to none" .. (core.is_root() and " --allow-run-as-root" or "")
+    given = "mpirun -n {} --oversubscribe --bind-to none -x OMP_PROC_BIND=false" .. (core.is_root() and " --allow-run-as-root" or "")
     local threads = cell.device("cpu"):info().threads
     if not os.getenv "OMP_NUM_THREADS" then given = ("%s -x OMP_NUM_THREADS=%d"):format(given, math.max(1, threads // world)) end
   end
