@@ -23,9 +23,18 @@ INLINE R take(DType t, const void *from, int64_t at) {
     return t == DT_BF16 ? (R)(h << 16) : f16_lanes(h);
 }
 
+/* Rows lie far apart, so that no processor guesses which line of memory is needed next: one of a later row is asked for,
+ * whether there is such a row or not. */
+enum { ROWS_AHEAD = 16, LINE = 16 /* numbers, at least */ };
+
+INLINE void ask_for(DType t, const void *from, int64_t at) {
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at * (t == DT_F32 ? 4 : 2)));
+}
+
 INLINE void copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t to_step) {
     const int64_t whole = n / GEMM_LANES * GEMM_LANES;
     for (int64_t r = 0; r < rows; r++, at += step, to += to_step) {
+        ask_for(t, from, at + ROWS_AHEAD * step);
         for (int64_t i = 0; i < whole; i += GEMM_LANES) *(R *)(to + i) = take(t, from, at + i);
         for (int64_t i = whole; i < n; i++) to[i] = dtype_load(t, from, (size_t)(at + i));
     }
@@ -74,6 +83,7 @@ INLINE void turn(DType t, const void *from, int64_t at, int64_t step, int64_t ro
             for (int r = 0; r < GEMM_LANES; r++) {
                 v[r] = (R){0};
                 if (i + r < rows) v[r] = take(t, from, at + (i + r) * step + j);
+                if (j % LINE == 0) ask_for(t, from, at + (i + r + ROWS_AHEAD) * step + j);
             }
             turn_square(v);
 #pragma GCC unroll 16
