@@ -109,13 +109,17 @@ MT_FN float normal_below(float x, float bell) {
     return x > 0.0f ? 1.0f - r : r;
 }
 
+/* GELU and its derivative; bell as above */
+MT_FN float gelu_value(float x, float bell) { return x * normal_below(x, bell); }
+MT_FN float gelu_slope(float x, float bell) { return normal_below(x, bell) + x * 0.39894228040143268f * bell; }
+
 /* y = f(x) */
 MT_FN float act_value(ActAttr a, float x) {
     float t;
     switch (a.act) {
     case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
     case ACT_TANH: return tanhf(x);
-    case ACT_GELU: return x * normal_below(x, expf(-0.5f * x * x));
+    case ACT_GELU: return gelu_value(x, expf(-0.5f * x * x));
     case ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
     case ACT_SILU: return x / (1.0f + expf(-x));
     case ACT_ELU: return x > 0.0f ? x : a.slope * expm1f(x);
@@ -153,9 +157,7 @@ MT_FN float act_slope(ActAttr a, float s) {
     switch (a.act) {
     case ACT_SIGMOID: return s * (1.0f - s);
     case ACT_TANH: return 1.0f - s * s;
-    case ACT_GELU:
-        t = expf(-0.5f * s * s);
-        return normal_below(s, t) + s * 0.39894228040143268f * t;
+    case ACT_GELU: return gelu_slope(s, expf(-0.5f * s * s));
     case ACT_GELU_TANH:
         t = tanhf(0.79788456080286536f * (s + 0.044715f * s * s * s));
         c = 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * s * s);

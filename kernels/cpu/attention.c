@@ -150,10 +150,12 @@ static void pack_turned(const Rows *r, int64_t row, int64_t rows, int64_t width,
                   width, to + k * width, GEMM_COLUMNS);
 }
 
+/* Some rows at a time, all of their features: they are read as they lie. */
 static void pack_plain(const Rows *r, int64_t row, int64_t rows, int64_t width, int64_t capacity, float *to) {
-    for (int64_t f = 0; f < width; f += GEMM_COLUMNS)
-        gemm_copy(r->v->dtype, r->v->data, r->at + row * r->step + f, r->step, rows, min_i64(GEMM_COLUMNS, width - f),
-                  to + f * capacity, GEMM_COLUMNS);
+    for (int64_t k = 0; k < rows; k += GEMM_COLUMNS)
+        for (int64_t f = 0; f < width; f += GEMM_COLUMNS)
+            gemm_copy(r->v->dtype, r->v->data, r->at + (row + k) * r->step + f, r->step, min_i64(GEMM_COLUMNS, rows - k),
+                      min_i64(GEMM_COLUMNS, width - f), to + f * capacity + k * GEMM_COLUMNS, GEMM_COLUMNS);
 }
 
 /* Rows as first factors of sums over features: pieces of GEMM_DEPTH features, each of `capacity` rows */
@@ -175,14 +177,14 @@ static void scores(const float *a, int64_t capacity, int64_t rows, const float *
                 .scale = scale, .add = f > 0});
 }
 
-/* c (rows, D) += scale a b over the terms of `range`. a: rows of s, or its columns if turned; b: of pack_plain */
-static void add_products(const float *a, bool turned, int64_t rows, const float *b, int64_t capacity, int64_t width,
-                         float scale, Range range, Matrix c, int64_t row) {
+/* c (rows, D) = scale a b over the terms of `range`; add: += . a: rows of s, or its columns if turned; b: of pack_plain */
+static void products(const float *a, bool turned, int64_t rows, const float *b, int64_t capacity, int64_t width, float scale,
+                     Range range, Matrix c, int64_t row, bool add) {
     for (int64_t f = 0; f < width && range.end > range.from; f += GEMM_COLUMNS)
         gemm_tile(&(GemmTile){.a = a + range.from * (turned ? GEMM_STEP : 1), .turned = turned,
             .b = b + f * capacity + range.from * GEMM_COLUMNS, .depth = range.end - range.from, .rows = rows,
             .columns = min_i64(GEMM_COLUMNS, width - f), .c = row_at(c, row) + f, .c_step = c.stride, .scale = scale,
-            .add = true});
+            .add = add});
 }
 
 /* ---- workspace */
@@ -251,11 +253,19 @@ static Range zone_of(Range of, int64_t wider, int64_t n) {
     return (Range){max_i64(0, of.from - wider) / GEMM_LANES * GEMM_LANES, div_up(min_i64(n, of.end + wider), GEMM_LANES) * GEMM_LANES};
 }
 
-/* What the zone has outside of the range becomes x. */
-static void fill_outside(float *s, Range of, Range zone, float x) {
-    for (int64_t j = zone.from; j < min_i64(of.from, zone.end); j++) s[j] = x;
-    for (int64_t j = max_i64(of.end, zone.from); j < zone.end; j++) s[j] = x;
+static void fill(float *s, int64_t from, int64_t end, float x) {
+    for (int64_t j = from; j < end; j++) s[j] = x;
 }
+
+/* What the zone of a row of scores has outside of the range becomes x. After it whole vectors are written, for which a row has
+ * room: a loop over a few numbers would take longer to end. */
+HOT static void fill_outside(float *s, Range of, Range zone, float x) {
+    fill(s, zone.from, min_i64(of.from, zone.end), x);
+    for (int64_t j = max_i64(of.end, zone.from); j < zone.end; j += GEMM_LANES)
+#pragma GCC unroll 16
+        for (int k = 0; k < GEMM_LANES; k++) s[j + k] = x;
+}
+_Static_assert(GEMM_STEP >= KEYS + GEMM_LANES, "a row of scores has room for a vector after its last key");
 
 HOT static void multiply(float *s, const float *by, int64_t n) {
 #pragma omp simd
@@ -299,7 +309,7 @@ static void softmax_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int6
         if (h->attr->cap > 0.0f || h->bias) settle(h, i + r, c, of.end, row, NULL);
         fill_outside(row, of, zone, -INFINITY);
         const float top = largest(row, zone), before = max[i + r];
-        shrink[r] = before < top ? before - top : 0.0f;
+        shrink[r] = -INFINITY < before && before < top ? before - top : 0.0f; /* the sums begin with 0 */
         max[i + r] = before < top ? top : before;
     }
 #pragma omp simd
@@ -327,7 +337,7 @@ static void forward_tile(const Head *h, const Space *w, int64_t i, int64_t rows,
         if (of.end == of.from) continue;
         scores(w->q_rows, TILE_CAPACITY, rows, w->k_turned + c * h->width, h->width, h->attr->scale, of, w->s);
         softmax_tile(h, i, rows, at + c, keys, of, w->s, max, sum, y);
-        add_products(w->s, false, rows, w->v_plain + c * GEMM_COLUMNS, w->span, h->width, 1.0f, of, y, i);
+        products(w->s, false, rows, w->v_plain + c * GEMM_COLUMNS, w->span, h->width, 1.0f, of, y, i, at + c > sees.from);
     }
 }
 
@@ -349,7 +359,6 @@ static void forward_span(const Head *h, const Space *w, int64_t k, int64_t at, i
         pack_plain(&h->v, at, n, h->width, w->span, w->v_plain);
     }
     if (!at) {
-        clear_rows(y, begin, end - begin, h->width);
         for (int64_t i = begin; i < end; i++) max[i] = -INFINITY, sum[i] = 0.0f;
     }
     for (int64_t t = 0; t < tiles_in(end - begin); t++) {
@@ -408,7 +417,11 @@ static void add_to_bias(const Head *h, int64_t i, int64_t c, int64_t n, const fl
 /* The bias of keys that a query does not see has no gradient. */
 static void clear_bias(const Head *h) {
     if (!h->dbias || h->bias_later) return;
-    for (int64_t i = 0; i < h->queries; i++) fill_outside(h->dbias + i * h->keys, seen(h, i, 1), (Range){0, h->keys}, 0.0f);
+    for (int64_t i = 0; i < h->queries; i++) {
+        const Range of = seen(h, i, 1);
+        fill(h->dbias + i * h->keys, 0, of.from, 0.0f);
+        fill(h->dbias + i * h->keys, of.end, h->keys, 0.0f);
+    }
 }
 
 /* Turns the scores s of queries [i, i + rows) for keys [c, c + n), of which they see those of `all`, and the gradients ds
@@ -439,8 +452,8 @@ static void add_to_keys(const Head *h, const Space *w, int64_t i, int64_t rows, 
         const int64_t key = tile_begin(t, n), next = tile_begin(t + 1, n);
         while (r.from < rows && seen(h, i + r.from, 1).end <= c + key) r.from++;
         while (r.end < rows && seen(h, i + r.end, 1).from < c + next) r.end++;
-        add_products(w->s + key, true, next - key, w->dy_plain, w->rows, h->width, 1.0f, r, dv, key);
-        add_products(w->ds + key, true, next - key, w->q_plain, w->rows, h->width, h->attr->scale, r, dk, key);
+        products(w->s + key, true, next - key, w->dy_plain, w->rows, h->width, 1.0f, r, dv, key, true);
+        products(w->ds + key, true, next - key, w->q_plain, w->rows, h->width, h->attr->scale, r, dk, key, true);
     }
 }
 
@@ -468,7 +481,8 @@ static void back_block(const Head *h, const Space *w, int64_t i, int64_t rows, i
             scores(w->q_rows, TILE_CAPACITY, height, w->k_turned + c * d, d, scale, of, s);
             scores(w->dy_rows, TILE_CAPACITY, height, w->v_turned + c * d, d, 1.0f, of, ds);
             slopes_tile(h, i + row, height, at + c, keys, of, s, ds, inner);
-            add_products(ds, false, height, w->k_plain + c * GEMM_COLUMNS, w->span, d, scale, of, dq, i + row);
+            products(ds, false, height, w->k_plain + c * GEMM_COLUMNS, w->span, d, scale, of, dq, i + row,
+                     at + c > seen(h, i + row, height).from);
         }
         if (all.end > all.from)
             add_to_keys(h, w, i, rows, at + c, keys, matrix(row_at(dk, c), dk.stride), matrix(row_at(dv, c), dv.stride));
@@ -488,7 +502,6 @@ static void back_span(const Head *h, const Space *w, int64_t k, int64_t at) {
         clear_rows(dk, 0, n, d);
         clear_rows(dv, 0, n, d);
     }
-    if (!at) clear_rows(dq, 0, h->queries, d);
     for (int64_t i = 0; i < h->queries; i += w->rows)
         back_block(h, w, i, min_i64(w->rows, h->queries - i), at, n, dq, dk, dv);
     if (at + n == h->keys) leave_rows(&h->dq, 0, h->queries, d, dq.at);

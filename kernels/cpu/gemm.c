@@ -5,9 +5,10 @@
 #include "gemm_tiles.h"
 
 /* BLOCK_TILES: of rows in a block of a, which stays in the second cache. PANEL: numbers of a panel of b, at most, which
- * should stay in the last one; PANEL_DEPTH: its depth, at most. SUMS: columns whose sums are made in the workspace at a
- * time, at most. */
-enum { BLOCK_TILES = 8, PANEL = 1 << 19, PANEL_DEPTH = 8 * GEMM_DEPTH, SUMS = 512 };
+ * should stay in the last one; PANEL_DEPTH: its depth, at most; DIRECT_DEPTH: the same where sums are made where the result
+ * lies, so that a panel may be used up without regard to them. SUMS: columns whose sums are made in the workspace at a time,
+ * at most. */
+enum { BLOCK_TILES = 8, PANEL = 1 << 19, PANEL_DEPTH = 8 * GEMM_DEPTH, DIRECT_DEPTH = 2 * GEMM_DEPTH, SUMS = 512 };
 
 /* height: rows of a tile; block: rows of a block; depth, columns: of a panel; later: all rows' sums wait for the next
  * panel */
@@ -24,7 +25,8 @@ static int64_t tile_height(int64_t m) {
 int64_t gemm_block_rows(int64_t m) { return min_i64(div_up(m, GEMM_ROWS), BLOCK_TILES) * tile_height(m); }
 
 static Plan plan_of(const Gemm *g, int64_t panel) {
-    Plan p = {.height = tile_height(g->m), .block = gemm_block_rows(g->m), .depth = min_i64(g->k, PANEL_DEPTH)};
+    Plan p = {.height = tile_height(g->m), .block = gemm_block_rows(g->m)};
+    p.depth = min_i64(g->k, g->c ? DIRECT_DEPTH : PANEL_DEPTH);
     if (!g->c && g->m > PANEL_DEPTH) p.depth = g->k; /* else the sums of all rows would outweigh the panel */
     p.columns = min_i64(div_up(g->n, GEMM_COLUMNS), max_i64(1, panel / p.depth / GEMM_COLUMNS)) * GEMM_COLUMNS;
     if (g->packed) p.depth = g->k, p.columns = div_up(g->n, GEMM_COLUMNS) * GEMM_COLUMNS;
@@ -62,12 +64,15 @@ size_t gemm_workspace(const Gemm *g, size_t limit) {
     return fit(g, limit, &p, NULL).bytes;
 }
 
-/* Columns [column, column + columns) of b, numbers [at, at + depth) of each: by tiles (columns / GEMM_COLUMNS, depth,
- * GEMM_COLUMNS) */
+/* Columns [column, column + columns) of b, numbers [at, at + depth) of each: by parts of GEMM_DEPTH numbers, and in these
+ * by tiles (columns / GEMM_COLUMNS, part's depth, GEMM_COLUMNS). Tiles that are read one after the other so lie one after the
+ * other: columns of the whole depth would be a power of two apart, and share sets of the cache. */
 typedef struct Panel { const Gemm *g; Plan p; Space s; int64_t column, columns, at, depth; } Panel;
 
 /* Where the numbers from `from` on of a tile's columns lie in a panel */
-static int64_t tile_at(const Panel *t, int64_t column, int64_t from) { return column * t->depth + from * GEMM_COLUMNS; }
+static int64_t tile_at(const Panel *t, int64_t column, int64_t from) {
+    return from * div_up(t->columns, GEMM_COLUMNS) * GEMM_COLUMNS + column * min_i64(GEMM_DEPTH, t->depth - from);
+}
 
 static void matrix_columns(const Gemm *g, int64_t column, int64_t columns, int64_t at, int64_t depth, float *to) {
     const GemmMatrix *b = &g->b;
@@ -84,7 +89,7 @@ static void matrix_rows(const Gemm *g, int64_t row, int64_t rows, int64_t at, in
 }
 
 static void pack_panel(const Panel *t, int64_t piece) {
-    const int64_t parts = div_up(t->depth, GEMM_DEPTH), column = piece / parts * GEMM_COLUMNS, from = piece % parts * GEMM_DEPTH;
+    const int64_t tiles = div_up(t->columns, GEMM_COLUMNS), column = piece % tiles * GEMM_COLUMNS, from = piece / tiles * GEMM_DEPTH;
     GemmColumns *columns = t->g->columns ? t->g->columns : matrix_columns;
     columns(t->g, t->column + column, min_i64(GEMM_COLUMNS, t->columns - column), t->at + from,
             min_i64(GEMM_DEPTH, t->depth - from), t->s.panel + tile_at(t, column, from));

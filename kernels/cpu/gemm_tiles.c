@@ -23,9 +23,18 @@ INLINE R take(DType t, const void *from, int64_t at) {
     return t == DT_BF16 ? (R)(h << 16) : f16_lanes(h);
 }
 
+/* Rows lie far apart, so that no processor guesses which lines of memory are needed next: those of a later row are asked for,
+ * whether there is such a row or not; of a long one the first ones, since the processor sees to the rest. */
+enum { ROWS_AHEAD = 16, LINE = 16 /* numbers, at least */, LINES_AHEAD = 4 };
+
+INLINE void ask_for(DType t, const void *from, int64_t at) {
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at * (t == DT_F32 ? 4 : 2)));
+}
+
 INLINE void copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t to_step) {
     const int64_t whole = n / GEMM_LANES * GEMM_LANES;
     for (int64_t r = 0; r < rows; r++, at += step, to += to_step) {
+        for (int64_t i = 0; i < min_i64(n, LINES_AHEAD * LINE); i += LINE) ask_for(t, from, at + ROWS_AHEAD * step + i);
         for (int64_t i = 0; i < whole; i += GEMM_LANES) *(R *)(to + i) = take(t, from, at + i);
         for (int64_t i = whole; i < n; i++) to[i] = dtype_load(t, from, (size_t)(at + i));
     }
@@ -41,44 +50,68 @@ FUSED void gemm_copy(DType t, const void *from, int64_t at, int64_t step, int64_
 }
 
 /* The lanes of two registers, one after the other, that make a new one: rows that are s apart exchange the blocks of s
- * lanes off their diagonal. */
-INLINE Places places(int s, bool second) {
-    Places p;
-    for (int l = 0; l < GEMM_LANES; l++)
-        p[l] = second ? (l & s ? GEMM_LANES + l : l + s) : (l & s ? GEMM_LANES + l - s : l);
-    return p;
-}
+ * lanes off their diagonal. Constants before anything is optimised: else a processor without AVX-512 gets several instructions
+ * for each. */
+#define PLACE(l, s, second) ((second) ? ((l) & (s) ? GEMM_LANES + (l) : (l) + (s)) : ((l) & (s) ? GEMM_LANES + (l) - (s) : (l)))
+#define PLACES4(l, s, second) PLACE(l, s, second), PLACE(l + 1, s, second), PLACE(l + 2, s, second), PLACE(l + 3, s, second)
+#define PLACES8(l, s, second) PLACES4(l, s, second), PLACES4(l + 4, s, second)
+#if defined __AVX512F__
+#define PLACES(s, second) ((Places){PLACES8(0, s, second), PLACES8(8, s, second)})
+#elif defined __AVX__
+#define PLACES(s, second) ((Places){PLACES8(0, s, second)})
+#else
+#define PLACES(s, second) ((Places){PLACES4(0, s, second)})
+#endif
+
+#define EXCHANGE(s)                                                 \
+    _Pragma("GCC unroll 16") for (int i = 0; i < GEMM_LANES; i++)   \
+        if (!(i & s)) {                                             \
+            const R x = v[i], y = v[i + s];                         \
+            v[i] = __builtin_shuffle(x, y, PLACES(s, false));       \
+            v[i + s] = __builtin_shuffle(x, y, PLACES(s, true));    \
+        }
 
 /* Transposes v[GEMM_LANES]. */
 INLINE void turn_square(R *v) {
-#pragma GCC unroll 4
-    for (int s = GEMM_LANES / 2; s; s /= 2)
-#pragma GCC unroll 16
-        for (int i = 0; i < GEMM_LANES; i++)
-            if (!(i & s)) {
-                const R x = v[i], y = v[i + s];
-                v[i] = __builtin_shuffle(x, y, places(s, false));
-                v[i + s] = __builtin_shuffle(x, y, places(s, true));
-            }
+#if defined __AVX512F__
+    EXCHANGE(8)
+#endif
+#if defined __AVX__
+    EXCHANGE(4)
+#endif
+    EXCHANGE(2)
+    EXCHANGE(1)
 }
 
 INLINE int64_t up_to_lanes(int64_t n) { return (n + GEMM_LANES - 1) / GEMM_LANES * GEMM_LANES; }
+
+/* A square of `turn`, of which there are `rows` rows and n columns; whole: all of them, which needs no comparisons */
+INLINE void turn_part(DType t, const void *from, int64_t at, int64_t step, bool whole, int64_t rows, int64_t n, float *to,
+                      int64_t to_step) {
+    R v[GEMM_LANES];
+#pragma GCC unroll 16
+    for (int r = 0; r < GEMM_LANES; r++) {
+        v[r] = (R){0};
+        if (whole || r < rows) v[r] = take(t, from, at + r * step);
+    }
+    turn_square(v);
+#pragma GCC unroll 16
+    for (int c = 0; c < GEMM_LANES; c++)
+        if (whole || c < n) *(R *)(to + c * to_step) = v[c];
+}
 
 INLINE void turn(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, int64_t there, float *to,
                  int64_t to_step) {
     const int64_t whole = min_i64(up_to_lanes(n), there / GEMM_LANES * GEMM_LANES);
     for (int64_t i = 0; i < rows; i += GEMM_LANES)
         for (int64_t j = 0; j < whole; j += GEMM_LANES) {
-            R v[GEMM_LANES];
+            const int64_t place = at + i * step + j;
+            float *here = to + j * to_step + i;
 #pragma GCC unroll 16
-            for (int r = 0; r < GEMM_LANES; r++) {
-                v[r] = (R){0};
-                if (i + r < rows) v[r] = take(t, from, at + (i + r) * step + j);
-            }
-            turn_square(v);
-#pragma GCC unroll 16
-            for (int c = 0; c < GEMM_LANES; c++)
-                if (j + c < n) *(R *)(to + (j + c) * to_step + i) = v[c];
+            for (int r = 0; r < GEMM_LANES; r++)
+                if (j % LINE == 0) ask_for(t, from, place + (r + ROWS_AHEAD) * step);
+            if (i + GEMM_LANES <= rows && j + GEMM_LANES <= n) turn_part(t, from, place, step, true, 0, 0, here, to_step);
+            else turn_part(t, from, place, step, false, rows - i, n - j, here, to_step);
         }
     for (int64_t j = whole; j < n; j++)
         for (int64_t i = 0; i < rows; i++) to[j * to_step + i] = dtype_load(t, from, (size_t)(at + i * step + j));

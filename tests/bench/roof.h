@@ -5,25 +5,41 @@
 #include <omp.h>
 #include <stdlib.h>
 
-enum { ROOF_LANES = 16, ROOF_CHAINS = 12, ROOF_ROUNDS = 7 };
+enum { ROOF_CHAINS = 12, ROOF_ROUNDS = 7 };
 
-typedef float RoofVec __attribute__((vector_size(ROOF_LANES * sizeof(float))));
-
-__attribute__((target_clones("avx512f", "arch=haswell", "default"), noinline,
-               optimize("fp-contract=fast", "unroll-loops")))
-static float roof_chains(float seed, int loops) {
-    RoofVec acc[ROOF_CHAINS], a, b;
-    for (int l = 0; l < ROOF_LANES; l++) {
-        a[l] = 0.999f + seed * 1e-6f;
-        b[l] = 1e-3f + seed;
+/* The chains of one instruction set, whose registers have so many lanes: all of them are in registers at once. */
+#define ROOF(set, lanes, target)                                                                        \
+    typedef float RoofVec_##set __attribute__((vector_size(lanes * sizeof(float))));                    \
+    target __attribute__((noinline, optimize("fp-contract=fast", "unroll-loops")))                      \
+    static float roof_##set(float seed, int loops) {                                                    \
+        RoofVec_##set acc[ROOF_CHAINS], a, b;                                                           \
+        for (int l = 0; l < lanes; l++) {                                                               \
+            a[l] = 0.999f + seed * 1e-6f;                                                               \
+            b[l] = 1e-3f + seed;                                                                        \
+        }                                                                                               \
+        for (int k = 0; k < ROOF_CHAINS; k++) acc[k] = a + (float)k;                                    \
+        for (int i = 0; i < loops; i++)                                                                 \
+            for (int k = 0; k < ROOF_CHAINS; k++) acc[k] = acc[k] * a + b;                              \
+        float sum = 0;                                                                                  \
+        for (int k = 0; k < ROOF_CHAINS; k++)                                                           \
+            for (int l = 0; l < lanes; l++) sum += acc[k][l];                                           \
+        return sum;                                                                                     \
     }
-    for (int k = 0; k < ROOF_CHAINS; k++) acc[k] = a + (float)k;
-    for (int i = 0; i < loops; i++)
-        for (int k = 0; k < ROOF_CHAINS; k++) acc[k] = acc[k] * a + b;
-    float sum = 0;
-    for (int k = 0; k < ROOF_CHAINS; k++)
-        for (int l = 0; l < ROOF_LANES; l++) sum += acc[k][l];
-    return sum;
+
+ROOF(base, 4, )
+#ifdef __x86_64__
+ROOF(v3, 8, __attribute__((target("avx2,fma"))))
+ROOF(v4, 16, __attribute__((target("avx512f"))))
+#endif
+
+typedef struct Roof { float (*chains)(float seed, int loops); int lanes; } Roof;
+
+static Roof roof_here(void) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f")) return (Roof){roof_v4, 16};
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return (Roof){roof_v3, 8};
+#endif
+    return (Roof){roof_base, 4};
 }
 
 static int roof_order(const void *a, const void *b) {
@@ -33,14 +49,15 @@ static int roof_order(const void *a, const void *b) {
 
 /* Operations per second: the median of several rounds of so many loops */
 static double roof_flops(int loops) {
+    const Roof here = roof_here();
     double flops[ROOF_ROUNDS];
     volatile float sink = 0; /* so that the sums are needed */
     for (int r = 0; r < ROOF_ROUNDS; r++) {
         float sum = 0;
         const double start = omp_get_wtime();
 #pragma omp parallel reduction(+ : sum)
-        sum += roof_chains((float)omp_get_thread_num(), loops);
-        flops[r] = 2.0 * ROOF_LANES * ROOF_CHAINS * loops * omp_get_max_threads() / (omp_get_wtime() - start);
+        sum += here.chains((float)omp_get_thread_num(), loops);
+        flops[r] = 2.0 * here.lanes * ROOF_CHAINS * loops * omp_get_max_threads() / (omp_get_wtime() - start);
         sink += sum;
     }
     qsort(flops, ROOF_ROUNDS, sizeof *flops, roof_order);
