@@ -151,6 +151,11 @@ static int fit(const Program *p, const Tide *f, const Trip *trip, int n, Compile
     enum { TRIES = 8 };
     const size_t budget = c->settings->offload_budget;
     size_t alignment = c->device->table->alignment, limit = max_size(f->most, budget), arena;
+    *left = 0;
+    if (budget) { /* do all fit? Later passes may choose otherwise than in `f`, where none stays */
+        int code = whatif(p, NULL, NULL, c, NULL, &arena);
+        if (code || arena <= budget) return code;
+    }
     for (int i = 0;; i++) {
         *left = pick(f, trip, n, limit, alignment, going);
         if (limit == f->most) return OK;
