@@ -130,10 +130,9 @@ local function commit()
   local changed = first_line "git status --porcelain --untracked-files=no -- . ':!*.md' ':!experiments/results'" ~= ""
   return id == "" and "unknown" or id .. (changed and "-dirty" or "")
 end
--- "AMD EPYC, oneDNN 2.6.3, 2 processors"
+-- "AMD EPYC, 2 threads on 2 processors, 1 memory node, oneDNN 2.6.3"
 local function device()
-  local name = (output_of "memtide devices" or ""):match "^cpu%s+(.-), [%d.]+ %a?i?B"
-  return ("%s, %s processors"):format(name or "unknown device", first_line "nproc")
+  return (output_of "memtide devices" or ""):match "^cpu%s+(.-), [%d.]+ %a?i?B" or "unknown device"
 end
 
 -- What a figure's command prints now, as it stands in the page; nil, status: it fails.
