@@ -46,7 +46,7 @@ local function figure(command, body) return ("<!-- figure: %s -->\n%s<!-- end --
 
 local text, said, status = updated("# A\n\n" .. figure "echo one; echo two >&2" .. "\nthe end\n")
 tap.has(text, "# A\n\n<!-- figure: echo one; echo two >&2 -->\n```\none\n```\n\n`ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 echo one; echo two >&2`, commit ", "output in a fence")
-tap.ok(text:find ", %d+ processors, [^`]*oneDNN [%d.]+, %d%d%d%d%-%d%d%-%d%d\n<!%-%- end %-%->\n\nthe end\n$", "where and when", text)
+tap.ok(text:find " on %d+ processors, [^`]*oneDNN [%d.]+, %d%d%d%d%-%d%d%-%d%d\n<!%-%- end %-%->\n\nthe end\n$", "where and when", text)
 tap.is(said .. status, ("new: %s: echo one; echo two >&2\n0"):format(page), "what was done")
 local known = io.popen("git rev-parse HEAD 2>/dev/null"):read "l" -- nil: no checkout, where every commit is as good
 local again, said_again = updated((text:gsub("commit [%w-]+", "commit " .. (known or "before"))))
