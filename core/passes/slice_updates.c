@@ -8,24 +8,29 @@
  *     adam(dw, w, ...)                  dy.1 = slice(dy)
  *                                       ...
  *
- * Each element is the same sum of products. Slices stand where the update stood, after the last op that reads the weight, and
- * after the last one that reads dy: then a copy of the weight in 16 bits is gone, too. So what the gradient is made of lives until
- * then; the gradient of the bias is an op of its own (bias_db). A slice begins at a multiple of the device's alignment. All slices of a weight have the same size, and there are as few as bring the peak to
- * what other ops need, or a hundredth above it: small products are slower. Both programs are placed; the arena must shrink by a
- * hundredth at least. */
+ * Each element is the same sum of products, in an order that may be another. So nothing that must not change bits may have a say in
+ * which weights are cut: pass_choose_slices looks at what is alive without any workspace, which the number of threads changes, and
+ * before other passes choose. It cuts a weight into slices of one size, as few as bring the peak to what other ops will
+ * need, since small products are slower; and it cuts none if the peak falls by less than a hundredth.
+ *
+ * Slices stand where the update stood, after the last op that reads the weight, and after the last one that reads dy: then a copy of
+ * the weight in 16 bits is gone, too. So what the gradient is made of lives until then; the gradient of the bias is an op of its
+ * own (bias_db). A slice begins at a multiple of the device's alignment. */
 #include <assert.h>
 
 #include "rewrite.h"
+#include "whatif.h"
 
-enum { WORTH = 100, MOST_SLICES = 16 };
+/* OTHERS: passes that choose later may lower the peak of other ops by one part in so many. */
+enum { WORTH = 100, OTHERS = 10, MOST_SLICES = 16 };
 
-/* A gradient that only one update reads. Bytes are aligned. (Outputs do not overwrite inputs yet: pass_inplace comes later.) */
+/* A gradient that only one update reads. Bytes are aligned. */
 typedef struct Large {
     int maker, update;    /* ops of the body */
-    int at;               /* the op after which slices would stand, or the update itself */
+    int at;               /* the op after which slices stand, or the update itself */
     struct Large *next;   /* another one with the same `at`, or NULL */
     size_t whole, beside; /* alive at most while the gradient is: with it; without it, where the slices would stand */
-    size_t divided;       /* what a slice has a part of: gradient, dy and the maker's workspace */
+    size_t divided;       /* what a slice has a part of: gradient and dy */
     int slices;           /* 1: it stays whole */
 } Large;
 
@@ -38,6 +43,12 @@ typedef struct Find {
     Large *large; /* [n], in the order of the updates */
     int n;
 } Find;
+
+static Find find_new(const Program *p, const Compile *c, Scratch *s) {
+    const size_t bufs = (size_t)p->n_bufs;
+    return (Find){p, c->device->table->alignment, scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(int)),
+                  scratch_new(s, bufs, sizeof(int)), scratch_new(s, (size_t)p->n_ops, sizeof(Large)), 0};
+}
 
 /* ---- which gradients */
 
@@ -79,10 +90,9 @@ static bool divides(const Find *f, const Op *update, int slices) {
     return rows % slices == 0 && is_aligned(f, update, rows / slices);
 }
 
-/* Updates in the body are those of gradients that neither last nor are summed up (update_early.c). */
-static void find_large(Find *f) {
+/* Updates in the body are those of gradients that neither last nor are summed up (update_early.c). least: bytes of a gradient */
+static void find_large(Find *f, size_t least) {
     const Program *p = f->p;
-    const size_t least = persistent_bytes(p) / WORTH;
     for (int b = 0; b < p->n_bufs; b++) f->made[b] = f->read[b] = NO_OP;
     for (int i = 0; i < p->n_ops; i++) {
         EACH_IN(&p->ops[i], k) f->reads[p->ops[i].in[k]]++, f->read[p->ops[i].in[k]] = i;
@@ -103,28 +113,25 @@ static void find_large(Find *f) {
 
 /* ---- how many slices */
 
-/* The finished program: what is alive by op, of which no gradient that is large */
-typedef struct Rest { const Program *p; const Life *life; size_t *live; } Rest;
+/* The bytes that are alive by op, of which take_out leaves those beside large gradients */
+typedef struct Rest { const Life *life; size_t *live; } Rest;
 
-static size_t bytes_of(const Find *f, int buf) { return buf == NO_BUF ? 0 : align_up(f->p->bufs[buf].bytes, f->alignment); }
+static size_t bytes_of(const Find *f, int buf) { return align_up(f->p->bufs[buf].bytes, f->alignment); }
 
 /* Bytes of the op's input that no longer live at op `at` */
 static size_t ended(const Find *f, const Rest *r, int buf, int at) {
-    return r->life[program_root(r->p, buf)].last < at ? bytes_of(f, buf) : 0;
+    return r->life[program_root(f->p, buf)].last < at ? bytes_of(f, buf) : 0;
 }
 
-/* Takes the large gradients, and the workspace of what makes them, out of r->live. */
 static void take_out(Find *f, const Rest *r) {
     for (int k = 0; k < f->n; k++) {
         Large *l = &f->large[k];
         const Op *maker = &f->p->ops[l->maker];
-        const size_t room = bytes_of(f, maker->workspace), grad = bytes_of(f, maker->out[0]);
         for (int i = l->maker; i <= l->update; i++) l->whole = max_size(l->whole, r->live[i]);
-        l->divided = grad + room + bytes_of(f, maker->linear_dw.dy);
-        r->live[l->maker] -= room;
+        l->divided = bytes_of(f, maker->linear_dw.dw) + bytes_of(f, maker->linear_dw.dy);
     }
     for (int k = 0; k < f->n; k++)
-        for (int i = f->large[k].maker; i <= f->large[k].update; i++) r->live[i] -= bytes_of(f, f->p->ops[f->large[k].maker].out[0]);
+        for (int i = f->large[k].maker; i <= f->large[k].update; i++) r->live[i] -= bytes_of(f, f->p->ops[f->large[k].maker].linear_dw.dw);
     for (int k = 0; k < f->n; k++) {
         Large *l = &f->large[k];
         const Op *maker = &f->p->ops[l->maker];
@@ -132,30 +139,71 @@ static void take_out(Find *f, const Rest *r) {
     }
 }
 
-/* Alive at most while a slice of it is */
-static size_t sliced(const Large *l, int slices) { return l->beside + l->divided / (size_t)slices; }
+/* Alive at most while the gradient, or a slice of it, is */
+static size_t alive(const Large *l, int slices) { return slices == 1 ? l->whole : l->beside + l->divided / (size_t)slices; }
 
-/* Gives each large gradient as few slices as bring the peak as low as it can be, or all but so. Returns whether one has more than 1. */
-static bool choose(Find *f, const Rest *r) {
-    size_t least = 0;
-    bool any = false;
+/* The least that is alive while a slice of it is, by any number of slices */
+static size_t lowest(const Find *f, const Large *l) {
+    size_t least = l->whole;
+    for (int n = 2; n <= MOST_SLICES; n *= 2)
+        if (divides(f, &f->p->ops[l->update], n)) least = min_size(least, alive(l, n));
+    return least;
+}
+
+/* Gives each large gradient as few slices as bring the peak as low as it can be, or all but so. Returns the peak. */
+static size_t choose(Find *f, const Rest *r) {
+    size_t least = 0, peak;
     take_out(f, r);
     for (int i = 0; i < f->p->n_ops; i++) least = max_size(least, r->live[i]);
-    for (int k = 0; k < f->n; k++) {
-        size_t lowest = f->large[k].whole;
-        for (int n = 2; n <= MOST_SLICES; n *= 2)
-            if (divides(f, &f->p->ops[f->large[k].update], n)) lowest = min_size(lowest, sliced(&f->large[k], n));
-        least = max_size(least, lowest);
-    }
-    least += least / WORTH;
+    peak = least;
     for (int k = 0; k < f->n; k++) {
         Large *l = &f->large[k];
-        if (l->whole <= least) continue;
-        for (int n = 2; n <= MOST_SLICES && l->slices == 1; n *= 2)
-            if (divides(f, &f->p->ops[l->update], n) && sliced(l, n) <= least) l->slices = n;
-        any |= l->slices > 1;
+        const size_t low = lowest(f, l), goal = max_size(least - least / OTHERS, low + low / WORTH);
+        for (int n = 2; n <= MOST_SLICES && alive(l, l->slices) > goal; n *= 2)
+            if (divides(f, &f->p->ops[l->update], n) && alive(l, n) <= goal) l->slices = n;
+        peak = max_size(peak, alive(l, l->slices));
     }
-    return any;
+    return peak;
+}
+
+/* Might a weight be worth it? Cheap, and before there are updates. */
+static bool has_large(const Program *p) {
+    size_t all = 0, most = 0;
+    for (int i = 0; i < p->n_params; i++) {
+        const Buf *w = &p->bufs[p->params[i].weight];
+        all += w->bytes;
+        if (p->params[i].grad != NO_BUF && w->shape.rank > 1) most = max_size(most, p->bufs[p->params[i].grad].bytes);
+    }
+    return most >= all / WORTH;
+}
+
+/* finished: the program as it will be if nothing is cut and nothing leaves the device's memory; loses the bytes of its workspace. */
+static void choose_by(Program *p, Program *finished, Compile *c) {
+    Scratch *s = &c->scratch;
+    Find f = find_new(finished, c, s);
+    Life *life = scratch_new(s, (size_t)finished->n_bufs, sizeof *life);
+    size_t *live = scratch_new(s, (size_t)finished->n_ops, sizeof *live);
+    if (s->failed) return;
+    find_large(&f, persistent_bytes(finished) / WORTH);
+    if (!f.n) return;
+    for (int b = 0; b < finished->n_bufs; b++)
+        if (finished->bufs[b].category == CAT_WORKSPACE) finished->bufs[b].bytes = 0;
+    const size_t before = placement_live(finished, f.alignment, life, live), after = choose(&f, &(Rest){life, live});
+    for (int k = 0; k < f.n && after <= before - before / WORTH; k++)
+        p->params[finished->bufs[finished->ops[f.large[k].update].out[0]].param].slices = f.large[k].slices;
+}
+
+int pass_choose_slices(Program *p, Compile *c) {
+    const Settings *set = c->settings;
+    Program *finished;
+    if (!set->sliced_updates || set->eval || set->accumulate > 1 || p->forward_end == p->n_ops || optimizer_is_paged(set->optimizer.kind) ||
+        !has_large(p))
+        return OK;
+    const int code = whatif(p, NULL, NULL, c, &finished, NULL);
+    if (code) return code;
+    choose_by(p, finished, c);
+    program_free(finished);
+    return OK;
 }
 
 /* ---- the slices */
@@ -243,39 +291,13 @@ static void cut(Program *p, const Places *places) {
     rewrite_end(&r);
 }
 
-/* ---- is it worth it? */
-
-/* The arena of the finished program, a copy. places: where it is cut, NULL: nowhere; finished: that program, which the caller
- * frees, NULL: not wanted. */
-static int finish(const Program *p, const Places *places, Compile *c, Program **finished, size_t *arena) {
-    static const Pass passes[] = {{"inplace", pass_inplace}, {"workspace", pass_workspace}};
-    Program *copy = program_copy(p);
-    if (!copy) return err_set(c->e, ERR_HOST_MEMORY, "out of host memory for a copy of the program");
-    int code = OK;
-    if (places) cut(copy, places);
-    if (copy->failed) code = err_set(c->e, ERR_HOST_MEMORY, "out of host memory in a copy of the program");
-    for (size_t i = 0; i < ARRAY_LEN(passes) && !code; i++) code = pass_run(&passes[i], copy, c);
-    if (!code) code = placement_arena(copy, c->device->table->alignment, arena, c->e);
-    if (finished && !code) *finished = copy;
-    else program_free(copy);
-    return code;
-}
-
-/* Fills in the slices of f->large by what is alive in the finished program. Returns whether there are any. */
-static bool choose_by(Find *f, const Program *finished, Scratch *s) {
-    Life *life = scratch_new(s, (size_t)finished->n_bufs, sizeof *life);
-    size_t *live = scratch_new(s, (size_t)finished->n_ops, sizeof *live);
-    if (s->failed) return false;
-    assert(finished->n_ops == f->p->n_ops); /* pass_inplace and pass_workspace add none */
-    placement_live(finished, f->alignment, life, live);
-    return choose(f, &(Rest){finished, life, live});
-}
-
+/* Gives each large gradient its parameter's slices. */
 static Places find_places(Find *f, Scratch *s) {
     const size_t ops = (size_t)f->p->n_ops;
     const Places places = {scratch_new(s, ops, sizeof(Large *)), scratch_new(s, ops, sizeof(Large *)), scratch_new(s, ops, sizeof(Large *))};
     for (int k = 0; k < f->n && !s->failed; k++) {
         Large *l = &f->large[k];
+        l->slices = max_int(1, f->p->params[f->p->bufs[f->p->ops[l->update].out[0]].param].slices);
         places.made[l->maker] = places.updated[l->update] = l;
         l->next = places.after[l->at];
         places.after[l->at] = l;
@@ -283,29 +305,14 @@ static Places find_places(Find *f, Scratch *s) {
     return places;
 }
 
-static int slice(Program *p, Find *f, Compile *c) {
-    const Places places = find_places(f, &c->scratch);
-    Program *whole;
-    size_t before, after;
-    if (c->scratch.failed) return OK;
-    int code = finish(p, NULL, c, &whole, &before);
-    if (code) return code;
-    const bool any = choose_by(f, whole, &c->scratch);
-    program_free(whole);
-    if (!any) return OK;
-    code = finish(p, &places, c, NULL, &after);
-    if (!code && after <= before - before / WORTH) cut(p, &places);
-    return code;
-}
-
 int pass_slice_updates(Program *p, Compile *c) {
-    const Settings *set = c->settings;
-    const size_t bufs = (size_t)p->n_bufs;
-    Scratch *s = &c->scratch;
-    if (!p->updates || !set->sliced_updates || optimizer_is_paged(set->optimizer.kind)) return OK;
-    Find f = {p, c->device->table->alignment, scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(int)),
-              scratch_new(s, bufs, sizeof(int)), scratch_new(s, (size_t)p->n_ops, sizeof(Large)), 0};
-    if (s->failed) return OK;
-    find_large(&f);
-    return f.n ? slice(p, &f, c) : OK;
+    int most = 0;
+    for (int i = 0; i < p->n_params; i++) most = max_int(most, p->params[i].slices);
+    if (most < 2) return OK;
+    Find f = find_new(p, c, &c->scratch);
+    if (c->scratch.failed) return OK;
+    find_large(&f, 1);
+    const Places places = find_places(&f, &c->scratch);
+    if (!c->scratch.failed) cut(p, &places);
+    return OK;
 }

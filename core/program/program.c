@@ -121,7 +121,7 @@ int program_param(Program *p, Shape shape, DType dtype, const char *name) {
     }
     p->bufs[b].kind = BUF_PERSISTENT;
     p->bufs[b].param = p->n_params;
-    p->params[p->n_params++] = (ParamBufs){b, NO_BUF, NO_BUF};
+    p->params[p->n_params++] = (ParamBufs){b, NO_BUF, NO_BUF, 0};
     return b;
 }
 

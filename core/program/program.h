@@ -97,6 +97,7 @@ typedef struct ParamBufs {
     int weight;
     int grad;   /* what the update reads: the sum over the micro-batches */
     int master; /* the fp32 copy of a 16-bit weight */
+    int slices; /* its update will be that of so many slices (pass slice_updates); below 2: of all of it */
 } ParamBufs;
 
 typedef struct Program {

@@ -67,7 +67,7 @@ static bool types_fit(const KArgs *args) {
         const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
         if (v->count && v->shape.rank == 4 && !v->channels_last) return false;
     }
-    return args->in[1].dtype == t && LANES_FIT;
+    return args->in[1].dtype == t && TILES_FIT;
 }
 
 static bool fits(const KArgs *args) {

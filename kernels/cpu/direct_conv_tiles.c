@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#define REGISTER_LANES
 #include "lanes.h"
 
 typedef int32_t Lanes __attribute__((vector_size(4 * LANES)));
@@ -26,8 +27,12 @@ FUSED void direct_conv_columns(Units u, int64_t first, int64_t stride, int64_t r
  * second */
 #define LOW(l, s) ((l) & (s) ? LANES + (l) - (s) : (l))
 #define HIGH(l, s) ((l) & (s) ? LANES + (l) : (l) + (s))
-#define LANES_BY(f, s) ((Lanes){f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), \
-                                f(8, s), f(9, s), f(10, s), f(11, s), f(12, s), f(13, s), f(14, s), f(15, s)})
+#define EIGHT(f, s) f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s)
+#ifdef __AVX512F__
+#define LANES_BY(f, s) ((Lanes){EIGHT(f, s), f(8, s), f(9, s), f(10, s), f(11, s), f(12, s), f(13, s), f(14, s), f(15, s)})
+#else
+#define LANES_BY(f, s) ((Lanes){EIGHT(f, s)})
+#endif
 
 /* Rows a and b are s apart. They hold pairs of blocks of s units: the two off the diagonal change places. */
 INLINE void exchange(V *a, V *b, int s) {
@@ -86,7 +91,13 @@ FUSED void direct_conv_rows(Units u, int64_t at, int64_t stride, int64_t rows, i
     }
 }
 
-/* ---- products: two vectors of sums for each of ROWS rows stay in registers */
+/* ---- products: two vectors of sums for each of HELD rows stay in registers */
+
+#ifdef __AVX512F__
+enum { HELD = ROWS };
+#else
+enum { HELD = ROWS / 2 };
+#endif
 
 INLINE V broadcast(const float *unit) {
     int32_t bits;
@@ -106,14 +117,15 @@ INLINE V multiply_add(V sum, V a, V b, bool pairs) {
     return sum + a * b;
 }
 
-INLINE void product(const Product *p, const Part *part, int64_t parts, bool pairs) {
-    V s0[ROWS] = {0}, s1[ROWS] = {0};
+/* Rows [row, row + HELD) and columns [column, column + 2 LANES) of c */
+INLINE void product_part(const Product *p, const Part *part, int64_t parts, bool pairs, int row, int column) {
+    V s0[HELD] = {0}, s1[HELD] = {0};
     for (int64_t k = 0; k < parts; k++) {
-        const float *a = p->a + part[k].a, *b = p->b + part[k].b;
+        const float *a = p->a + part[k].a + row, *b = p->b + part[k].b + column;
         for (int64_t u = 0; u < p->n; u++, a += p->a_step, b += COLUMNS) {
             V b0 = load(b), b1 = load(b + LANES);
 #pragma GCC unroll 8
-            for (int i = 0; i < ROWS; i++) {
+            for (int i = 0; i < HELD; i++) {
                 V factor = broadcast(a + i);
                 s0[i] = multiply_add(s0[i], factor, b0, pairs);
                 s1[i] = multiply_add(s1[i], factor, b1, pairs);
@@ -121,12 +133,17 @@ INLINE void product(const Product *p, const Part *part, int64_t parts, bool pair
         }
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < ROWS; i++) {
-        float *to = p->c + i * p->c_step;
+    for (int i = 0; i < HELD; i++) {
+        float *to = p->c + (row + i) * p->c_step + column;
         if (p->add) s0[i] += load(to), s1[i] += load(to + LANES);
         store(to, s0[i]);
         store(to + LANES, s1[i]);
     }
+}
+
+INLINE void product(const Product *p, const Part *part, int64_t parts, bool pairs) {
+    for (int row = 0; row < ROWS; row += HELD)
+        for (int column = 0; column < COLUMNS; column += 2 * LANES) product_part(p, part, parts, pairs, row, column);
 }
 
 FUSED void direct_conv_product(const Product *p, const Part *part, int64_t parts) {

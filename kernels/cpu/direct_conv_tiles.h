@@ -1,5 +1,5 @@
-/* direct_conv_tiles.h: pieces of convolutions that are done tap by tap (direct_conv.h), for AVX-512: matrices of
- * units, and their products.
+/* direct_conv_tiles.h: pieces of convolutions that are done tap by tap (direct_conv.h), for AVX-512 and AVX2: matrices
+ * of units, and their products.
  *
  * A unit is four bytes: an fp32 number, or two bf16 ones that are neighbours in a product's sum. The terms of a sum
  * are counted in units; except for how operands are read, the two types are alike. Sums are fp32.

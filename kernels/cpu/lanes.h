@@ -1,17 +1,24 @@
-/* lanes.h: vectors of LANES floats on any processor. */
+/* lanes.h: vectors of LANES floats on any processor: 16, or, in a file that defines REGISTER_LANES before it includes this, as
+ * many as fit into a register of AVX-512, or else AVX2. */
 #ifndef MT_CPU_LANES_H
 #define MT_CPU_LANES_H
 
 #include "base/dtype.h"
 #include "parallel.h"
 
-enum { LANES = 16 };
-
-/* Does a vector fit into one register? */
-#ifdef __AVX512F__
-enum { LANES_FIT = true };
+#if defined REGISTER_LANES && !defined __AVX512F__
+enum { LANES = 8 };
 #else
-enum { LANES_FIT = false };
+enum { LANES = 16 };
+#endif
+
+/* LANES_FIT: 16 floats fit into one register. TILES_FIT: convolutions of tiles that stay in registers are quick. */
+#if defined __AVX512F__
+enum { LANES_FIT = true, TILES_FIT = true };
+#elif defined __AVX2__
+enum { LANES_FIT = false, TILES_FIT = true };
+#else
+enum { LANES_FIT = false, TILES_FIT = false };
 #endif
 
 typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias)); /* may start at any float */

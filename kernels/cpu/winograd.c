@@ -56,7 +56,7 @@ static bool op_fits(const KArgs *args) {
     if (args->kind != OP_conv2d && args->kind != OP_conv2d_dx && args->kind != OP_conv2d_dw) return false;
     const int64_t *w = product_operands(args).w->shape.dim;
     return w[2] == 3 && w[3] == 3 && w[0] % PANEL == 0 && w[1] % PANEL == 0 && attr_fits(&args->attr->conv) &&
-           operands_fit(args) && act_fits(args) && LANES_FIT;
+           operands_fit(args) && act_fits(args) && TILES_FIT;
 }
 
 static Image image(const View *v, int64_t top, int64_t left) {
@@ -169,7 +169,8 @@ static void each_tile(const Run *r, const Tiles *t, ElementsFn *fn, float *sums)
     }
 }
 
-static void run_block(const Run *r, const Tiles *t, float *v, float *m, float *sums) {
+/* finishes: what follows y or dx is done, too */
+static void run_block(const Run *r, const Tiles *t, float *v, float *m, bool finishes) {
     const Conv *c = &r->c;
     const View *b = &r->args->conv2d.b;
     const bool biased = r->args->kind == OP_conv2d && b->count, multiply = slopes_first(r->args);
@@ -185,7 +186,7 @@ static void run_block(const Run *r, const Tiles *t, float *v, float *m, float *s
         const float *bias = biased ? block_load(b, r->first + o, PANEL, held) : NULL;
         tiles_outputs(&c->y, t, r->first + o, bias, multiply, m, block);
     }
-    if ((r->args->attr->conv.fused.act && !multiply) || sums) each_tile(r, t, finish_elements, sums);
+    if (finishes && r->args->attr->conv.fused.act && !multiply) each_tile(r, t, finish_elements, NULL);
 }
 
 static void run_strip(const Run *r, int64_t strip) {
@@ -195,8 +196,10 @@ static void run_strip(const Run *r, int64_t strip) {
     if (sums) memset(sums, 0, (size_t)r->channels * sizeof *sums);
     for (int64_t t = begin; t < end; t += r->p.block) {
         Tiles tiles = {r->c.high, r->c.wide, t, min_i64(r->p.block, end - t)};
-        run_block(r, &tiles, r->s.v + own, r->s.m + own, sums);
+        run_block(r, &tiles, r->s.v + own, r->s.m + own, !sums);
     }
+    /* Sums of db are made of a whole strip at once: their order must not follow from the blocks, which the workspace decides. */
+    if (sums) each_tile(r, &(Tiles){r->c.high, r->c.wide, begin, end - begin}, finish_elements, sums);
 }
 
 /* Transforms the filters between a panel of outputs and a panel of inputs. */

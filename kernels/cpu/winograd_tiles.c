@@ -2,6 +2,7 @@
 
 #include <assert.h>
 
+#define REGISTER_LANES
 #include "lanes.h"
 
 /* ---- where a tile lies */
@@ -221,54 +222,59 @@ FUSED void tiles_filter_gradients(const Filters *dw, int64_t output, int64_t out
 
 /* ---- products: two vectors of sums for each of some rows stay in registers */
 
-FUSED void tiles_product(const float *v, int64_t rows, int64_t n, int64_t channels, const float *u, float *m) {
-    assert(channels % PANEL == 0 && (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS <= rows);
-    for (int64_t r = 0; r < n; r += TILE_ROWS) {
-        V s0[TILE_ROWS] = {0}, s1[TILE_ROWS] = {0};
-        const float *b = u;
-        for (int64_t panel = 0; panel < channels; panel += PANEL) {
-            const float *a = v + panel * rows + r * PANEL;
+/* Columns [first, first + 2 LANES) of rows [r, r + TILE_ROWS) */
+INLINE void product_rows(const float *v, int64_t rows, int64_t r, int64_t channels, const float *u, int first, float *m) {
+    V s0[TILE_ROWS] = {0}, s1[TILE_ROWS] = {0};
+    const float *b = u + first;
+    for (int64_t panel = 0; panel < channels; panel += PANEL) {
+        const float *a = v + panel * rows + r * PANEL;
 #pragma GCC unroll 2
-            for (int c = 0; c < PANEL; c++, b += PANEL) {
-                V b0 = load(b), b1 = load(b + LANES);
+        for (int c = 0; c < PANEL; c++, b += PANEL) {
+            V b0 = load(b), b1 = load(b + LANES);
 #pragma GCC unroll 14
-                for (int i = 0; i < TILE_ROWS; i++) {
-                    s0[i] += a[i * PANEL + c] * b0;
-                    s1[i] += a[i * PANEL + c] * b1;
-                }
+            for (int i = 0; i < TILE_ROWS; i++) {
+                s0[i] += a[i * PANEL + c] * b0;
+                s1[i] += a[i * PANEL + c] * b1;
             }
         }
+    }
 #pragma GCC unroll 14
-        for (int i = 0; i < TILE_ROWS; i++) {
-            store(m + (r + i) * PANEL, s0[i]);
-            store(m + (r + i) * PANEL + LANES, s1[i]);
-        }
+    for (int i = 0; i < TILE_ROWS; i++) {
+        store(m + (r + i) * PANEL + first, s0[i]);
+        store(m + (r + i) * PANEL + first + LANES, s1[i]);
     }
 }
 
-enum { ADD_ROWS = 8 };
+FUSED void tiles_product(const float *v, int64_t rows, int64_t n, int64_t channels, const float *u, float *m) {
+    assert(channels % PANEL == 0 && (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS <= rows);
+    for (int64_t r = 0; r < n; r += TILE_ROWS)
+        for (int first = 0; first < PANEL; first += 2 * LANES) product_rows(v, rows, r, channels, u, first, m);
+}
+
+/* Columns [0, 2 LANES) of `to`, of ADD_ROWS outputs */
+INLINE void add_rows(const float *d, const float *b, int64_t n, float *to) {
+    V s0[ADD_ROWS] = {0}, s1[ADD_ROWS] = {0};
+#pragma GCC unroll 2
+    for (int64_t t = 0; t < n; t++, b += PANEL, d += PANEL) {
+        V b0 = load(b), b1 = load(b + LANES);
+#pragma GCC unroll 8
+        for (int k = 0; k < ADD_ROWS; k++) {
+            s0[k] += d[k] * b0;
+            s1[k] += d[k] * b1;
+        }
+    }
+#pragma GCC unroll 8
+    for (int k = 0; k < ADD_ROWS; k++) {
+        store(to + k * PANEL, load(to + k * PANEL) + s0[k]);
+        store(to + k * PANEL + LANES, load(to + k * PANEL + LANES) + s1[k]);
+    }
+}
 
 FUSED void tiles_product_add(const float *e, int64_t outputs, const float *v, int64_t inputs, int64_t rows, int64_t n,
                             float *a) {
     assert(inputs % PANEL == 0 && outputs % ADD_ROWS == 0 && n <= rows);
     for (int64_t i = 0; i < inputs; i += PANEL)
-        for (int64_t o = 0; o < outputs; o += ADD_ROWS) {
-            V s0[ADD_ROWS] = {0}, s1[ADD_ROWS] = {0};
-            const float *b = v + i * rows, *d = e + panel_at(o, 0, rows);
-#pragma GCC unroll 2
-            for (int64_t t = 0; t < n; t++, b += PANEL, d += PANEL) {
-                V b0 = load(b), b1 = load(b + LANES);
-#pragma GCC unroll 8
-                for (int k = 0; k < ADD_ROWS; k++) {
-                    s0[k] += d[k] * b0;
-                    s1[k] += d[k] * b1;
-                }
-            }
-            float *to = a + i * outputs + o * PANEL;
-#pragma GCC unroll 8
-            for (int k = 0; k < ADD_ROWS; k++) {
-                store(to + k * PANEL, load(to + k * PANEL) + s0[k]);
-                store(to + k * PANEL + LANES, load(to + k * PANEL + LANES) + s1[k]);
-            }
-        }
+        for (int64_t o = 0; o < outputs; o += ADD_ROWS)
+            for (int first = 0; first < PANEL; first += 2 * LANES)
+                add_rows(e + panel_at(o, 0, rows), v + i * rows + first, n, a + i * outputs + o * PANEL + first);
 }

@@ -1,4 +1,5 @@
-/* winograd_tiles.h: the pieces of 3x3 convolutions by Winograd's algorithm F(2x2, 3x3), computed in fp32, for AVX-512.
+/* winograd_tiles.h: the pieces of 3x3 convolutions by Winograd's algorithm F(2x2, 3x3), computed in fp32, for AVX-512
+ * and AVX2.
  * Images and weights are fp32 or bf16, and converted in registers; points are fp32.
  *
  * A tile is 2x2 pixels of y, which depend on the 4x4 patch of x around them. Three transforms make 4x4 points of their
@@ -20,7 +21,14 @@
 
 #include "base/dtype.h"
 
-enum { PANEL = 32, POINTS = 16, TILE_ROWS = 14 /* tiles_product's, in registers */ };
+/* Rows of which tiles_product and tiles_product_add keep two vectors of sums each in registers */
+#ifdef __AVX512F__
+enum { TILE_ROWS = 14, ADD_ROWS = 8 };
+#else
+enum { TILE_ROWS = 6, ADD_ROWS = 4 };
+#endif
+
+enum { PANEL = 32, POINTS = 16 };
 
 /* Floats from a point's matrix to the next one's: a cache line more than a matrix has, since all sixteen might
  * otherwise share a set of the cache. */

@@ -505,8 +505,8 @@ static bool packed_by(const Types *t, const RefConv *d) {
 
 /* bf16 comes here, too, where the device only converts it; what Winograd's algorithm leaves is then gemm.h's. */
 static void test_winograd(void) {
-    bool can = has_isa(dnnl_cpu_isa_avx512_core);
-    if (!can) skip("convolutions by Winograd", "no AVX-512");
+    bool can = has_isa(dnnl_cpu_isa_avx2);
+    if (!can) skip("convolutions by Winograd", "no AVX2");
     for (size_t t = 0; t < ARRAY_LEN(types) && can; t++)
         for (int pass = FORWARD; pass < TRANSPOSE; pass++)
             for (size_t k = 0; k < ARRAY_LEN(winograds); k++) {
@@ -519,7 +519,7 @@ static void test_winograd(void) {
 
 /* Products of factors of the same type, which the processor multiplies; what is made of them may have another. */
 static bool tapped_by(const Types *t, int pass) {
-    const dnnl_cpu_isa_t needed = t->t[X] == DT_BF16 ? dnnl_cpu_isa_avx512_core_bf16 : dnnl_cpu_isa_avx512_core;
+    const dnnl_cpu_isa_t needed = t->t[X] == DT_BF16 ? dnnl_cpu_isa_avx512_core_bf16 : dnnl_cpu_isa_avx2;
     const int *at = place[pass];
     DType factor[2] = {DT_F32, DT_F32};
     for (int k = 0; k < OPERANDS; k++)
