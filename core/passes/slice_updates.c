@@ -8,55 +8,21 @@
  *     adam(dw, w, ...)                  dy.1 = slice(dy)
  *                                       ...
  *
- * Each element is the same sum of products, in an order that may be another. So nothing that must not change bits may have a say in
- * which weights are cut: pass_choose_slices looks at what is alive without any workspace, which the number of threads changes, and
- * before other passes choose. It cuts a weight into slices of one size, as few as bring the peak to what other ops will
- * need, since small products are slower; and it cuts none if the peak falls by less than a hundredth.
+ * Each element is the same sum of products, in an order that may be another. Into how many slices, says pass_choose_slices.
  *
  * Slices stand where the update stood, after the last op that reads the weight, and after the last one that reads dy: then a copy of
  * the weight in 16 bits is gone, too. So what the gradient is made of lives until then; the gradient of the bias is an op of its
  * own (bias_db). A slice begins at a multiple of the device's alignment. */
-#include <assert.h>
+#include "slice_updates.h"
 
 #include "rewrite.h"
-#include "whatif.h"
-
-/* OTHERS: passes that choose later may lower the peak of other ops by one part in so many. */
-enum { WORTH = 100, OTHERS = 10, MOST_SLICES = 16 };
-
-/* A gradient that only one update reads. Bytes are aligned. */
-typedef struct Large {
-    int maker, update;    /* ops of the body */
-    int at;               /* the op after which slices stand, or the update itself */
-    struct Large *next;   /* another one with the same `at`, or NULL */
-    size_t whole, beside; /* alive at most while the gradient is: with it; without it, where the slices would stand */
-    size_t divided;       /* what a slice has a part of: gradient and dy */
-    int slices;           /* 1: it stays whole */
-} Large;
-
-typedef struct Find {
-    const Program *p;
-    size_t alignment;
-    int *made;  /* by buffer: the last op that writes it, or NO_OP */
-    int *read;  /* by buffer: the last op that reads it, or NO_OP */
-    int *reads; /* by buffer: how often ops read it */
-    Large *large; /* [n], in the order of the updates */
-    int n;
-} Find;
-
-static Find find_new(const Program *p, const Compile *c, Scratch *s) {
-    const size_t bufs = (size_t)p->n_bufs;
-    return (Find){p, c->device->table->alignment, scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(int)),
-                  scratch_new(s, bufs, sizeof(int)), scratch_new(s, (size_t)p->n_ops, sizeof(Large)), 0};
-}
 
 /* ---- which gradients */
 
-static size_t persistent_bytes(const Program *p) {
-    size_t bytes = 0;
-    for (int b = 0; b < p->n_bufs; b++)
-        if (p->bufs[b].kind == BUF_PERSISTENT && !p->bufs[b].host) bytes += p->bufs[b].bytes;
-    return bytes;
+Find slices_find_new(const Program *p, const Compile *c, Scratch *s) {
+    const size_t bufs = (size_t)p->n_bufs;
+    return (Find){p, c->device->table->alignment, scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(int)),
+                  scratch_new(s, bufs, sizeof(int)), scratch_new(s, (size_t)p->n_ops, sizeof(Large)), 0};
 }
 
 /* May rows of all that the update writes be updated by themselves? All of it has one number for each of the weight's. */
@@ -84,14 +50,12 @@ static bool is_aligned(const Find *f, const Op *update, int64_t rows) {
     return true;
 }
 
-/* May the update's weight be cut into so many slices? */
-static bool divides(const Find *f, const Op *update, int slices) {
+bool slices_divide(const Find *f, const Op *update, int slices) {
     const int64_t rows = f->p->bufs[update->out[0]].shape.dim[0];
     return rows % slices == 0 && is_aligned(f, update, rows / slices);
 }
 
-/* Updates in the body are those of gradients that neither last nor are summed up (update_early.c). least: bytes of a gradient */
-static void find_large(Find *f, size_t least) {
+void slices_find(Find *f, size_t least) {
     const Program *p = f->p;
     for (int b = 0; b < p->n_bufs; b++) f->made[b] = f->read[b] = NO_OP;
     for (int i = 0; i < p->n_ops; i++) {
@@ -106,104 +70,9 @@ static void find_large(Find *f, size_t least) {
         if (maker == NO_OP || !is_product(p, &p->ops[maker]) || p->ops[maker].out[0] != g) continue;
         if (f->reads[g] != 1 || grad->alias != NO_BUF) continue;
         const int at = max_int(i, f->read[p->ops[maker].linear_dw.dy]);
-        if (at >= p->body_end || !is_by_element(p, op) || !divides(f, op, 2)) continue;
+        if (at >= p->body_end || !is_by_element(p, op) || !slices_divide(f, op, 2)) continue;
         f->large[f->n++] = (Large){.maker = maker, .update = i, .at = at, .slices = 1};
     }
-}
-
-/* ---- how many slices */
-
-/* The bytes that are alive by op, of which take_out leaves those beside large gradients */
-typedef struct Rest { const Life *life; size_t *live; } Rest;
-
-static size_t bytes_of(const Find *f, int buf) { return align_up(f->p->bufs[buf].bytes, f->alignment); }
-
-/* Bytes of the op's input that no longer live at op `at` */
-static size_t ended(const Find *f, const Rest *r, int buf, int at) {
-    return r->life[program_root(f->p, buf)].last < at ? bytes_of(f, buf) : 0;
-}
-
-static void take_out(Find *f, const Rest *r) {
-    for (int k = 0; k < f->n; k++) {
-        Large *l = &f->large[k];
-        const Op *maker = &f->p->ops[l->maker];
-        for (int i = l->maker; i <= l->update; i++) l->whole = max_size(l->whole, r->live[i]);
-        l->divided = bytes_of(f, maker->linear_dw.dw) + bytes_of(f, maker->linear_dw.dy);
-    }
-    for (int k = 0; k < f->n; k++)
-        for (int i = f->large[k].maker; i <= f->large[k].update; i++) r->live[i] -= bytes_of(f, f->p->ops[f->large[k].maker].linear_dw.dw);
-    for (int k = 0; k < f->n; k++) {
-        Large *l = &f->large[k];
-        const Op *maker = &f->p->ops[l->maker];
-        l->beside = r->live[l->at] + ended(f, r, maker->linear_dw.x, l->at) + ended(f, r, maker->linear_dw.dy, l->at);
-    }
-}
-
-/* Alive at most while the gradient, or a slice of it, is */
-static size_t alive(const Large *l, int slices) { return slices == 1 ? l->whole : l->beside + l->divided / (size_t)slices; }
-
-/* The least that is alive while a slice of it is, by any number of slices */
-static size_t lowest(const Find *f, const Large *l) {
-    size_t least = l->whole;
-    for (int n = 2; n <= MOST_SLICES; n *= 2)
-        if (divides(f, &f->p->ops[l->update], n)) least = min_size(least, alive(l, n));
-    return least;
-}
-
-/* Gives each large gradient as few slices as bring the peak as low as it can be, or all but so. Returns the peak. */
-static size_t choose(Find *f, const Rest *r) {
-    size_t least = 0, peak;
-    take_out(f, r);
-    for (int i = 0; i < f->p->n_ops; i++) least = max_size(least, r->live[i]);
-    peak = least;
-    for (int k = 0; k < f->n; k++) {
-        Large *l = &f->large[k];
-        const size_t low = lowest(f, l), goal = max_size(least - least / OTHERS, low + low / WORTH);
-        for (int n = 2; n <= MOST_SLICES && alive(l, l->slices) > goal; n *= 2)
-            if (divides(f, &f->p->ops[l->update], n) && alive(l, n) <= goal) l->slices = n;
-        peak = max_size(peak, alive(l, l->slices));
-    }
-    return peak;
-}
-
-/* Might a weight be worth it? Cheap, and before there are updates. */
-static bool has_large(const Program *p) {
-    size_t all = 0, most = 0;
-    for (int i = 0; i < p->n_params; i++) {
-        const Buf *w = &p->bufs[p->params[i].weight];
-        all += w->bytes;
-        if (p->params[i].grad != NO_BUF && w->shape.rank > 1) most = max_size(most, p->bufs[p->params[i].grad].bytes);
-    }
-    return most >= all / WORTH;
-}
-
-/* finished: the program as it will be if nothing is cut and nothing leaves the device's memory; loses the bytes of its workspace. */
-static void choose_by(Program *p, Program *finished, Compile *c) {
-    Scratch *s = &c->scratch;
-    Find f = find_new(finished, c, s);
-    Life *life = scratch_new(s, (size_t)finished->n_bufs, sizeof *life);
-    size_t *live = scratch_new(s, (size_t)finished->n_ops, sizeof *live);
-    if (s->failed) return;
-    find_large(&f, persistent_bytes(finished) / WORTH);
-    if (!f.n) return;
-    for (int b = 0; b < finished->n_bufs; b++)
-        if (finished->bufs[b].category == CAT_WORKSPACE) finished->bufs[b].bytes = 0;
-    const size_t before = placement_live(finished, f.alignment, life, live), after = choose(&f, &(Rest){life, live});
-    for (int k = 0; k < f.n && after <= before - before / WORTH; k++)
-        p->params[finished->bufs[finished->ops[f.large[k].update].out[0]].param].slices = f.large[k].slices;
-}
-
-int pass_choose_slices(Program *p, Compile *c) {
-    const Settings *set = c->settings;
-    Program *finished;
-    if (!set->sliced_updates || set->eval || set->accumulate > 1 || p->forward_end == p->n_ops || optimizer_is_paged(set->optimizer.kind) ||
-        !has_large(p))
-        return OK;
-    const int code = whatif(p, NULL, NULL, c, &finished, NULL);
-    if (code) return code;
-    choose_by(p, finished, c);
-    program_free(finished);
-    return OK;
 }
 
 /* ---- the slices */
@@ -309,9 +178,9 @@ int pass_slice_updates(Program *p, Compile *c) {
     int most = 0;
     for (int i = 0; i < p->n_params; i++) most = max_int(most, p->params[i].slices);
     if (most < 2) return OK;
-    Find f = find_new(p, c, &c->scratch);
+    Find f = slices_find_new(p, c, &c->scratch);
     if (c->scratch.failed) return OK;
-    find_large(&f, 1);
+    slices_find(&f, 1);
     const Places places = find_places(&f, &c->scratch);
     if (!c->scratch.failed) cut(p, &places);
     return OK;
