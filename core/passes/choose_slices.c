@@ -22,9 +22,13 @@ typedef struct Rest { const Life *life; size_t *live; } Rest;
 
 static size_t bytes_of(const Find *f, int buf) { return align_up(f->p->bufs[buf].bytes, f->alignment); }
 
-/* Bytes of the op's input that no longer live at op `at` */
-static size_t ended(const Find *f, const Rest *r, int buf, int at) {
-    return r->life[program_root(f->p, buf)].last < at ? bytes_of(f, buf) : 0;
+/* Bytes of an input of the gradient's op that is not there any more at op l->at: it has ended, or another op has its storage. */
+static size_t ended(const Find *f, const Rest *r, const Large *l, int buf) {
+    const int root = program_root(f->p, buf);
+    bool gone = r->life[root].last < l->at;
+    for (int i = l->maker + 1; i <= l->at && !gone; i++)
+        EACH_OUT(&f->p->ops[i], k) gone |= program_root(f->p, f->p->ops[i].out[k]) == root;
+    return gone ? bytes_of(f, buf) : 0;
 }
 
 static void take_out(Find *f, const Rest *r) {
@@ -39,7 +43,7 @@ static void take_out(Find *f, const Rest *r) {
     for (int k = 0; k < f->n; k++) {
         Large *l = &f->large[k];
         const Op *maker = &f->p->ops[l->maker];
-        l->beside = r->live[l->at] + ended(f, r, maker->linear_dw.x, l->at) + ended(f, r, maker->linear_dw.dy, l->at);
+        l->beside = r->live[l->at] + ended(f, r, l, maker->linear_dw.x) + ended(f, r, l, maker->linear_dw.dy);
     }
 }
 
@@ -81,31 +85,53 @@ static bool has_large(const Program *p) {
     return most >= all / WORTH;
 }
 
-/* finished: the program as it will be if nothing is cut and nothing leaves the device's memory; loses the bytes of its workspace. */
-static void choose_by(Program *p, Program *finished, Compile *c) {
+/* The program as it will be if nothing leaves the device's memory, which the caller frees; without the bytes of its workspace. */
+static int finish(const Program *p, Compile *c, Program **finished) {
+    const int code = whatif(p, NULL, NULL, c, finished, NULL);
+    for (int b = 0; !code && b < (*finished)->n_bufs; b++)
+        if ((*finished)->bufs[b].category == CAT_WORKSPACE) (*finished)->bufs[b].bytes = 0;
+    return code;
+}
+
+/* Sets the parameters' slices. *before: the peak of `finished`, in which nothing is cut. Returns whether there are any. */
+static bool choose_by(Program *p, const Program *finished, Compile *c, size_t *before) {
     Scratch *s = &c->scratch;
     Find f = slices_find_new(finished, c, s);
     Life *life = scratch_new(s, (size_t)finished->n_bufs, sizeof *life);
     size_t *live = scratch_new(s, (size_t)finished->n_ops, sizeof *live);
-    if (s->failed) return;
+    if (s->failed) return false;
     slices_find(&f, persistent_bytes(finished) / WORTH);
-    if (!f.n) return;
-    for (int b = 0; b < finished->n_bufs; b++)
-        if (finished->bufs[b].category == CAT_WORKSPACE) finished->bufs[b].bytes = 0;
-    const size_t before = placement_live(finished, f.alignment, life, live), after = choose(&f, &(Rest){life, live});
-    for (int k = 0; k < f.n && after <= before - before / WORTH; k++)
+    if (!f.n) return false;
+    *before = placement_live(finished, f.alignment, life, live);
+    const size_t after = choose(&f, &(Rest){life, live});
+    for (int k = 0; k < f.n && after <= *before - *before / WORTH; k++)
         p->params[finished->bufs[finished->ops[f.large[k].update].out[0]].param].slices = f.large[k].slices;
+    return after <= *before - *before / WORTH;
+}
+
+/* Takes all slices back if the peak is not lower with them, since they leave less to be computed in place. */
+static int judge(Program *p, size_t before, Compile *c) {
+    Program *finished;
+    const int code = finish(p, c, &finished);
+    if (code) return code;
+    Life *life = scratch_new(&c->scratch, (size_t)finished->n_bufs, sizeof *life);
+    size_t *live = scratch_new(&c->scratch, (size_t)finished->n_ops, sizeof *live);
+    const bool lower = life && live && placement_live(finished, c->device->table->alignment, life, live) <= before - before / WORTH;
+    for (int i = 0; i < p->n_params && !lower; i++) p->params[i].slices = 0;
+    program_free(finished);
+    return OK;
 }
 
 int pass_choose_slices(Program *p, Compile *c) {
     const Settings *set = c->settings;
     Program *finished;
+    size_t before;
     if (!set->sliced_updates || set->eval || set->accumulate > 1 || p->forward_end == p->n_ops || optimizer_is_paged(set->optimizer.kind) ||
         !has_large(p))
         return OK;
-    const int code = whatif(p, NULL, NULL, c, &finished, NULL);
+    const int code = finish(p, c, &finished);
     if (code) return code;
-    choose_by(p, finished, c);
+    const bool any = choose_by(p, finished, c, &before);
     program_free(finished);
-    return OK;
+    return any ? judge(p, before, c) : OK;
 }

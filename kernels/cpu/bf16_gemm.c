@@ -32,7 +32,7 @@ static Gemm gemm_of(const Bf16GemmShape *s, const void *a, const void *b, void *
               .b = {DT_BF16, b, s->b_stride, s->b_transposed}, .scale = 1, .c_step = s->c_stride, .add = s->add,
               .threads = s->threads};
     if (s->packed) g.packed = b ? b : &somewhere;
-    if (s->to == DT_F32) g.direct = true, g.c = c;
+    if (s->to == DT_F32) g.c = c ? c : &somewhere;
     else g.leave = leave, g.of = c;
     return g;
 }

@@ -26,12 +26,12 @@ int64_t gemm_block_rows(int64_t m) { return min_i64(div_up(m, GEMM_ROWS), BLOCK_
 
 static Plan plan_of(const Gemm *g, int64_t panel) {
     Plan p = {.height = tile_height(g->m), .block = gemm_block_rows(g->m)};
-    p.depth = min_i64(g->k, g->direct ? DIRECT_DEPTH : PANEL_DEPTH);
-    if (!g->direct && g->m > PANEL_DEPTH) p.depth = g->k; /* else the sums of all rows would outweigh the panel */
+    p.depth = min_i64(g->k, g->c ? DIRECT_DEPTH : PANEL_DEPTH);
+    if (!g->c && g->m > PANEL_DEPTH) p.depth = g->k; /* else the sums of all rows would outweigh the panel */
     p.columns = min_i64(div_up(g->n, GEMM_COLUMNS), max_i64(1, panel / p.depth / GEMM_COLUMNS)) * GEMM_COLUMNS;
     if (g->packed) p.depth = g->k, p.columns = div_up(g->n, GEMM_COLUMNS) * GEMM_COLUMNS;
-    else if (!g->direct) p.columns = min_i64(p.columns, SUMS);
-    p.later = !g->direct && p.depth < g->k;
+    else if (!g->c) p.columns = min_i64(p.columns, SUMS);
+    p.later = !g->c && p.depth < g->k;
     return p;
 }
 
@@ -39,7 +39,7 @@ static int64_t lines(int64_t floats) { return div_up(floats, 16) * 16; } /* whol
 
 static Space space_of(const Gemm *g, const Plan *p, float *at) {
     const int64_t panel = g->packed ? 0 : lines(p->depth * p->columns), a = lines(p->block * GEMM_STEP);
-    const int64_t sums = g->direct || p->later ? 0 : lines(p->block * p->columns);
+    const int64_t sums = g->c || p->later ? 0 : lines(p->block * p->columns);
     const int64_t all = panel + g->threads * (a + sums), rows = p->later ? lines(g->m * p->columns) : 0;
     Space s = {.each = a + sums, .bytes = (size_t)(all + rows) * sizeof(float)};
     if (!at) return s;
@@ -119,7 +119,7 @@ static void run_block(const Panel *t, int64_t row, int64_t rows, int64_t begin, 
                 const GemmTile tile = {.a = a + r * GEMM_STEP, .b = panel + tile_at(t, col, from), .depth = depth,
                     .rows = min_i64(t->p.height, rows - r), .columns = min_i64(GEMM_COLUMNS, end - col),
                     .c = c + r * step + col, .c_step = step, .scale = t->g->scale,
-                    .add = t->at + from > 0 || (t->g->direct && t->g->add)};
+                    .add = t->at + from > 0 || (t->g->c && t->g->add)};
                 gemm_tile(&tile);
             }
     }
@@ -130,9 +130,9 @@ static void run_piece(const Panel *t, int64_t piece, int64_t parts) {
     const Gemm *g = t->g;
     const int64_t row = piece / parts * t->p.block, rows = min_i64(t->p.block, g->m - row), part = piece % parts;
     const int64_t tiles = div_up(t->columns, GEMM_COLUMNS), begin = tiles * part / parts * GEMM_COLUMNS;
-    const int64_t end = min_i64(tiles * (part + 1) / parts * GEMM_COLUMNS, t->columns), step = g->direct ? g->c_step : t->p.columns;
+    const int64_t end = min_i64(tiles * (part + 1) / parts * GEMM_COLUMNS, t->columns), step = g->c ? g->c_step : t->p.columns;
     const int64_t own = omp_get_thread_num() * t->s.each;
-    float *c = g->direct ? g->c + row * step + t->column : t->p.later ? t->s.all + row * step : t->s.sums + own;
+    float *c = g->c ? g->c + row * step + t->column : t->p.later ? t->s.all + row * step : t->s.sums + own;
     run_block(t, row, rows, begin, end, t->s.a + own, c, step);
     if (g->leave && t->at + t->depth == g->k) g->leave(g, row, rows, t->column + begin, end - begin, c + begin, step);
 }
@@ -141,7 +141,7 @@ void gemm_run(const Gemm *g, void *workspace, size_t bytes) {
     Plan p;
     const Space s = fit(g, bytes, &p, workspace);
     const int64_t blocks = div_up(g->m, p.block);
-    assert(g->m > 0 && g->n > 0 && g->k > 0 && (g->direct ? g->c != NULL : g->leave != NULL) && s.bytes <= bytes);
+    assert(g->m > 0 && g->n > 0 && g->k > 0 && (g->c || g->leave) && s.bytes <= bytes);
 #pragma omp parallel num_threads(g->threads) if (g->threads > 1)
     for (int64_t column = 0; column < g->n; column += p.columns)
         for (int64_t at = 0; at < g->k; at += p.depth) {

@@ -32,8 +32,7 @@ struct Gemm {
     GemmRows *rows;         /* NULL: as `a` says */
     GemmColumns *columns;   /* NULL: as `b` says */
     float scale;
-    bool direct;            /* sums are made in c; else in the workspace */
-    float *c;               /* rows c_step apart; may be NULL where only the workspace is asked for */
+    float *c;               /* where the sums are made, rows c_step apart; NULL: in the workspace */
     int64_t c_step;
     bool add;               /* c += */
     GemmLeave *leave;       /* NULL if c is all that is wanted */

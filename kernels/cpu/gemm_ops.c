@@ -223,7 +223,7 @@ static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
             g.columns = tap_columns;
         }
     }
-    if (is_direct(args, w)) g.direct = true, g.c = args->out[0].data, g.c_step = g.n;
+    if (is_direct(args, w)) g.c = args->out[0].data, g.c_step = g.n;
     return g;
 }
 

@@ -166,8 +166,9 @@ static Bf16GemmShape to_hidden_shape(const RnnSteps *w, DType to) {
 /* The same product of fp32 operands by gemm.h; c: NULL where only its workspace is asked for. Only without AVX-512: there
  * oneDNN takes twice as long where the first factor lies transposed, as for dw. */
 static Gemm wide_product(const Bf16GemmShape *s, const void *a, const void *b, float *c) {
+    static float somewhere;
     return (Gemm){.m = s->m, .n = s->n, .k = s->k, .a = {DT_F32, a, s->a_stride, s->a_transposed},
-                  .b = {DT_F32, b, s->b_stride, s->b_transposed}, .scale = 1, .direct = true, .c = c,
+                  .b = {DT_F32, b, s->b_stride, s->b_transposed}, .scale = 1, .c = c ? c : &somewhere,
                   .c_step = s->c_stride, .add = s->add, .threads = s->threads};
 }
 

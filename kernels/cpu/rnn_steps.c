@@ -75,7 +75,7 @@ int rnn_steps_pack(const Bf16GemmShape *s, const View *from, void *to) {
 static Gemm product_of(const RnnSteps *w, const RnnProduct *p, int64_t samples) {
     return (Gemm){.m = samples, .n = p->n, .k = p->k, .a = {DT_F32, NULL, p->a_stride, false},
                   .b = {DT_F32, w->w_hh.data, p->transposed ? p->k : p->n, p->transposed}, .packed = w->packed_hh,
-                  .scale = 1, .direct = true, .c_step = p->n, .add = p->add, .threads = rnn_steps_threads(w)};
+                  .scale = 1, .c_step = p->n, .add = p->add, .threads = rnn_steps_threads(w)};
 }
 
 void rnn_steps_take_product(RnnSteps *w, const RnnProduct *p, Room *r) {
@@ -83,7 +83,7 @@ void rnn_steps_take_product(RnnSteps *w, const RnnProduct *p, Room *r) {
     w->packed_hh = room_take(r, gemm_packed(p->n, p->k));
     for (int last = 0; last < 2; last++) {
         Gemm g = product_of(w, p, rnn_steps_slice_of(w, last));
-        g.packed = &somewhere;
+        g.packed = g.c = &somewhere;
         w->each = max_size(w->each, gemm_workspace(&g, SIZE_MAX));
     }
     w->scratch = rnn_steps_take_bytes(r, (size_t)rnn_steps_slices(w) * w->each);

@@ -77,12 +77,12 @@ static void open_bench(Bench *b, Case s, Lies l, int threads, Peers peers) {
     fill(b->a, b->narrow_a, of_a);
     fill(b->b, b->narrow_b, of_b);
     Gemm g = {.m = s.m, .n = s.n, .k = s.k, .a = {DT_F32, b->a, a_step, l.a}, .b = {DT_F32, b->b, b_step, l.b}, .scale = 1,
-              .direct = true, .c = b->c, .c_step = s.n, .threads = threads};
+              .c = b->c, .c_step = s.n, .threads = threads};
     gemm_pack(&g, b->packed);
     b->way[FP32] = b->way[BF16] = b->way[PACKED] = g;
     b->way[BF16].a.type = b->way[BF16].b.type = DT_BF16;
     b->way[BF16].a.at = b->narrow_a, b->way[BF16].b.at = b->narrow_b;
-    b->way[BF16].direct = false, b->way[BF16].leave = round_sums, b->way[BF16].of = b->narrow_c;
+    b->way[BF16].c = NULL, b->way[BF16].leave = round_sums, b->way[BF16].of = b->narrow_c;
     b->way[PACKED].packed = b->packed;
     const int m = (int)s.n, n = (int)s.m, k = (int)s.k;
     const float zero = 0;

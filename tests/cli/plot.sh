@@ -22,7 +22,7 @@ for kind in tide arena alive; do
 done
 memtide dump --plan "$SCRIPT" --quiet
 peak=$(echo "$out" | sed -n 's/^ledger at the peak (\(.*\), allocator.*/\1/p')
-is "$(grep -oE "peak 5[0-9.]+ MiB: $peak" tide.svg | wc -l)" 1 "the tide names the op at the peak"
+has "$(cat tide.svg)" " MiB: $peak" "the tide names the op at the peak"
 memtide plot tide "$SCRIPT" --case checkpointing --quiet
 has "$out" "article: checkpointing" "--case chooses the cell"
 memtide plot tide "$SCRIPT" --set framework=pytorch --quiet
