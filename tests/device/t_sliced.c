@@ -41,7 +41,7 @@ static int check_prediction(Device *d, const char *text, const Settings *s, Err 
     return code;
 }
 
-/* A workspace in 16 bits may set the peak; in fp32 it must fall. */
+/* A processor's workspace, which has no say in what is cut, may set the peak; on the GPU it must fall in fp32. */
 static void check_sliced(Device *d, const SlicedNet *net, const char *by, Settings s) {
     const bool narrow = s.precision == PREC_FP16 || s.precision == PREC_BF16;
     const double rounding = narrow ? 2e-2 : 1e-3;
@@ -53,9 +53,9 @@ static void check_sliced(Device *d, const SlicedNet *net, const char *by, Settin
     const int code = check_prediction(d, net->text, &s, &e);
     const double apart = apart_by(&sliced, &whole), loss = fabs(sliced.loss[TRAINED_STEPS - 1] / whole.loss[TRAINED_STEPS - 1] - 1);
     const bool close = !code && !sliced.code && !whole.code && apart < rounding && loss < rounding && whole.loss[0] != whole.loss[TRAINED_STEPS - 1];
-    const bool less = sliced.counted >= 2 && sliced.peak <= whole.peak - whole.peak / 100;
-    const bool same = sliced.peak <= whole.peak && s.precision != PREC_FP32;
-    if (!ok(close && !whole.counted && (less || same), "%s: %s, %s, %s: %d slices", d->table->kind, net->what, by,
+    const bool must = s.precision == PREC_FP32, gpu = !strcmp(d->table->kind, "cuda");
+    const bool less = (!must || sliced.counted >= 2) && sliced.peak <= whole.peak + whole.peak / 100 && (!must || !gpu || sliced.peak <= whole.peak - whole.peak / 100);
+    if (!ok(close && !whole.counted && less, "%s: %s, %s, %s: %d slices", d->table->kind, net->what, by,
             precision_info(s.precision)->text, sliced.counted))
         printf("# %zu and %zu bytes; losses %g and %g, the rest %g apart; %s%s%s\n", sliced.peak, whole.peak,
                (double)sliced.loss[TRAINED_STEPS - 1], (double)whole.loss[TRAINED_STEPS - 1], apart, sliced.err.text, whole.err.text, e.text);
