@@ -10,6 +10,8 @@
 /* OTHERS: passes that choose later may lower the peak of other ops by one part in so many. */
 enum { WORTH = 100, OTHERS = 10, MOST_SLICES = 16 };
 
+static bool is_worth(size_t before, size_t after) { return after <= before - before / WORTH; }
+
 static size_t persistent_bytes(const Program *p) {
     size_t bytes = 0;
     for (int b = 0; b < p->n_bufs; b++)
@@ -103,10 +105,9 @@ static bool choose_by(Program *p, const Program *finished, Compile *c, size_t *b
     slices_find(&f, persistent_bytes(finished) / WORTH);
     if (!f.n) return false;
     *before = placement_live(finished, f.alignment, life, live);
-    const size_t after = choose(&f, &(Rest){life, live});
-    for (int k = 0; k < f.n && after <= *before - *before / WORTH; k++)
-        p->params[finished->bufs[finished->ops[f.large[k].update].out[0]].param].slices = f.large[k].slices;
-    return after <= *before - *before / WORTH;
+    if (!is_worth(*before, choose(&f, &(Rest){life, live}))) return false;
+    for (int k = 0; k < f.n; k++) p->params[finished->bufs[finished->ops[f.large[k].update].out[0]].param].slices = f.large[k].slices;
+    return true;
 }
 
 /* Takes all slices back if the peak is not lower with them, since they leave less to be computed in place. */
@@ -116,7 +117,7 @@ static int judge(Program *p, size_t before, Compile *c) {
     if (code) return code;
     Life *life = scratch_new(&c->scratch, (size_t)finished->n_bufs, sizeof *life);
     size_t *live = scratch_new(&c->scratch, (size_t)finished->n_ops, sizeof *live);
-    const bool lower = life && live && placement_live(finished, c->device->table->alignment, life, live) <= before - before / WORTH;
+    const bool lower = life && live && is_worth(before, placement_live(finished, c->device->table->alignment, life, live));
     for (int i = 0; i < p->n_params && !lower; i++) p->params[i].slices = 0;
     program_free(finished);
     return OK;

@@ -28,7 +28,7 @@ int pass_apply(const Pass *pass, Program *p, Compile *c);
 int pass_run(const Pass *pass, Program *p, Compile *c);
 
 /* Can the device's way to compute the op, whose workspace is laid out, have output 0 in the storage of the input that
- * ops.def names? *more: bytes of workspace that it needs behind that. */
+ * ops.def names? *more: bytes of workspace that it needs after that. */
 bool inplace_device_can(const Program *p, const Op *op, Device *device, size_t *more);
 /* Gives op i more bytes of workspace, from a multiple of the alignment on. On failure sets p->failed. */
 void workspace_add(Program *p, int i, size_t bytes, size_t alignment);

@@ -1,6 +1,5 @@
 /* winograd_tiles.h: the pieces of 3x3 convolutions by Winograd's algorithm F(2x2, 3x3), computed in fp32, for AVX-512
- * and AVX2.
- * Images and weights are fp32 or bf16, and converted in registers; points are fp32.
+ * and AVX2. Images and weights are fp32 or bf16, and converted in registers; points are fp32.
  *
  * A tile is 2x2 pixels of y, which depend on the 4x4 patch of x around them. Three transforms make 4x4 points of their
  * operands, and point by point the convolution is a product:

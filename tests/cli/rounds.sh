@@ -37,7 +37,7 @@ is "$status" 0 "the rows hold"
 
 memtide fit "$gan" --memory 2MiB --set precision=fp32
 is "$status" 0 "fit"
-is "$(echo "$out" | grep -cE " (selective|sqrt|all) " | sed "s/[1-9][0-9]*/some/")" some "tries techniques"
+is "$(echo "$out" | grep -qE " (selective|sqrt|all) " && echo some)" some "tries techniques"
 memtide dump "$gan"
 has "$out" "# training judge" "dump shows each training's program"
 memtide dump "$gan" --network

@@ -53,8 +53,9 @@ static void check_sliced(Device *d, const SlicedNet *net, const char *by, Settin
     const int code = check_prediction(d, net->text, &s, &e);
     const double apart = apart_by(&sliced, &whole), loss = fabs(sliced.loss[TRAINED_STEPS - 1] / whole.loss[TRAINED_STEPS - 1] - 1);
     const bool close = !code && !sliced.code && !whole.code && apart < rounding && loss < rounding && whole.loss[0] != whole.loss[TRAINED_STEPS - 1];
-    const bool must = s.precision == PREC_FP32, gpu = !strcmp(d->table->kind, "cuda");
-    const bool less = (!must || sliced.counted >= 2) && sliced.peak <= whole.peak + whole.peak / 100 && (!must || !gpu || sliced.peak <= whole.peak - whole.peak / 100);
+    const bool must = s.precision == PREC_FP32, falls = must && !strcmp(d->table->kind, "cuda");
+    const size_t hundredth = whole.peak / 100, most = falls ? whole.peak - hundredth : whole.peak + hundredth;
+    const bool less = (!must || sliced.counted >= 2) && sliced.peak <= most;
     if (!ok(close && !whole.counted && less, "%s: %s, %s, %s: %d slices", d->table->kind, net->what, by,
             precision_info(s.precision)->text, sliced.counted))
         printf("# %zu and %zu bytes; losses %g and %g, the rest %g apart; %s%s%s\n", sliced.peak, whole.peak,
