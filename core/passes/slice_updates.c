@@ -51,8 +51,9 @@ static bool is_aligned(const Find *f, const Op *update, int64_t rows) {
 }
 
 bool slices_divide(const Find *f, const Op *update, int slices) {
-    const int64_t rows = f->p->bufs[update->out[0]].shape.dim[0];
-    return rows % slices == 0 && is_aligned(f, update, rows / slices);
+    const Shape *shape = &f->p->bufs[update->out[0]].shape;
+    const int64_t rows = shape->dim[0];
+    return rows % slices == 0 && shape_elements(shape) / slices >= SLICES_LEAST && is_aligned(f, update, rows / slices);
 }
 
 void slices_find(Find *f, size_t least) {

@@ -4,6 +4,9 @@
 
 #include "passes.h"
 
+/* Numbers in a slice at least. Fewer take a few microseconds: they are no work for several threads, and launches would cost more. */
+enum { SLICES_LEAST = 1 << 16 };
+
 /* A gradient that only one update reads. Bytes are aligned. */
 typedef struct Large {
     int maker, update;    /* ops of the body */
@@ -29,7 +32,7 @@ Find slices_find_new(const Program *p, const Compile *c, Scratch *s);
 /* Fills in f->large: gradients of at least so many bytes whose weight can be cut in two. Updates in the body are those of gradients
  * that neither last nor are summed up (update_early.c). */
 void slices_find(Find *f, size_t least);
-/* May the update's weight be cut into so many slices? */
+/* May the update's weight be cut into so many slices? Each has rows of its own, and SLICES_LEAST numbers. */
 bool slices_divide(const Find *f, const Op *update, int slices);
 
 #endif

@@ -8,24 +8,33 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* So many looks in a row make a change: a single one may have met a system task of some microseconds. */
-enum { BUSY_LOOKS = 2, CALM_LOOKS = 10 };
-static const double SECONDS_BETWEEN = 0.005;
+static const double SECONDS_BETWEEN = 0.1;
+/* Of the time between two looks: what all threads together lacked a processor. One busy program beside two threads on two processors
+ * makes that 0.48 at least, a calm machine 0.01. */
+static const double CROWDED = 0.25;
 
 void waiting_open(Waiting *w, int threads) {
     assert(threads >= 1);
-    *w = (Waiting){.file = -1, .threads = threads, .processors = (int)sysconf(_SC_NPROCESSORS_ONLN)};
+    *w = (Waiting){.threads = threads};
     if (threads == 1 || getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || sem_init(&w->over, 0, 0)) return;
-    w->file = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    w->tasks = opendir("/proc/self/task");
 }
 
-/* Are more threads running or ready to run than there are processors? */
-static bool crowded(const Waiting *w) {
-    char text[128];
-    int running;
-    ssize_t n = pread(w->file, text, sizeof text - 1, 0); /* "0.20 0.18 0.12 3/80 11206" */
-    text[n > 0 ? n : 0] = 0;
-    return sscanf(text, "%*f %*f %*f %d/", &running) == 1 && running > w->processors;
+/* Seconds that this process's threads were ready to run and had no processor, since each of them began */
+static double lacked(const Waiting *w) {
+    unsigned long long sum = 0, nanoseconds;
+    rewinddir(w->tasks);
+    for (struct dirent *task; (task = readdir(w->tasks));) {
+        char path[sizeof task->d_name + 16], text[128];
+        snprintf(path, sizeof path, "%s/schedstat", task->d_name);
+        int file = openat(dirfd(w->tasks), path, O_RDONLY | O_CLOEXEC);
+        if (file < 0) continue; /* "." and "..", or it has ended */
+        ssize_t n = read(file, text, sizeof text - 1); /* nanoseconds on a processor and in wait of one, times: "4021371 119002 7" */
+        text[n > 0 ? n : 0] = 0;
+        if (sscanf(text, "%*u %llu", &nanoseconds) == 1) sum += nanoseconds;
+        close(file);
+    }
+    return 1e-9 * (double)sum;
 }
 
 /* libgomp counts a team's threads as long as the thread that started them lives. */
@@ -55,18 +64,18 @@ static void let_go(Waiting *w) {
 }
 
 void waiting_look(Waiting *w, double now) {
-    if (w->file < 0 || now < w->next) return;
-    w->next = now + SECONDS_BETWEEN;
-    w->looks = crowded(w) != w->held ? w->looks + 1 : 0;
-    if (w->looks < (w->held ? CALM_LOOKS : BUSY_LOOKS)) return;
-    w->looks = 0;
-    if (w->held) let_go(w);
-    else w->held = start(w);
+    if (!w->tasks || now < w->looked + SECONDS_BETWEEN) return;
+    double before = w->lacked, since = w->looked;
+    w->lacked = lacked(w);
+    w->looked = now;
+    bool crowded = w->lacked - before > CROWDED * (now - since);
+    if (crowded && !w->held) w->held = start(w);
+    else if (!crowded && w->held) let_go(w);
 }
 
 void waiting_close(Waiting *w) {
-    if (w->file < 0) return;
+    if (!w->tasks) return;
     if (w->held) let_go(w);
     sem_destroy(&w->over);
-    close(w->file);
+    closedir(w->tasks);
 }

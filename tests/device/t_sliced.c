@@ -8,10 +8,10 @@
 typedef struct SlicedNet { const char *what, *text; } SlicedNet;
 
 static const SlicedNet nets[] = {
-    {"a linear layer", "Sequential{Flatten Linear(432, 256) GELU Linear(256, 10)}"},
-    {"of sequences, without a bias", "Sequential{Flatten Linear(432, 128) Unflatten(1, 2:64) Linear(64, 512, bias=false) ReLU Linear(512, 4) Flatten Linear(8, 10)}"},
-    {"a convolution", "Sequential{Conv2d(3, 16, 3, stride=4) ReLU Conv2d(16, 512, 3) ReLU Flatten Linear(512, 10)}"},
-    {"a transposed convolution", "Sequential{Conv2d(3, 64, 12) ReLU ConvTranspose2d(64, 64, 4) ReLU Flatten Linear(1024, 10)}"},
+    {"a linear layer", "Sequential{Flatten Linear(432, 320) GELU Linear(320, 10)}"},
+    {"of sequences, without a bias", "Sequential{Flatten Linear(432, 128) Unflatten(1, 2:64) Linear(64, 2048, bias=false) ReLU Linear(2048, 4) Flatten Linear(8, 10)}"},
+    {"a convolution", "Sequential{Conv2d(3, 16, 3, stride=4) ReLU Conv2d(16, 1024, 3) ReLU Flatten Linear(1024, 10)}"},
+    {"a transposed convolution", "Sequential{Conv2d(3, 64, 12) ReLU ConvTranspose2d(64, 128, 4) ReLU Flatten Linear(2048, 10)}"},
 };
 
 static bool is_slice(const Op *op) { return op->kind == OP_slice; }
@@ -78,7 +78,7 @@ static void test_training(Device *d) {
 
 /* ---- what stays whole */
 
-#define LARGE "Sequential{Flatten Linear(432, 256) GELU Linear(256, 10)}"
+#define LARGE "Sequential{Flatten Linear(432, 320) GELU Linear(320, 10)}"
 
 /* How many slices a program has. */
 static int slices_of(Device *d, const char *text, const Settings *s) {
@@ -112,9 +112,10 @@ static void test_whole(Device *d) {
     WHOLE("states of rows and columns", LARGE, s.optimizer.kind = OPTIM_Adafactor; s.optimizer.rule.d = 1)
     WHOLE("states of 8 bits", LARGE, s.optimizer.kind = OPTIM_Adam8bit; s.optimizer.rule.block_size = 256)
     WHOLE("states on the host", LARGE, s.optimizer.kind = OPTIM_PagedAdamW)
-    WHOLE("an odd number of rows", "Sequential{Flatten Linear(432, 255) GELU Linear(255, 10)}", (void)s)
-    WHOLE("rows that begin where no vector does", "Sequential{Conv2d(3, 3, 2) Flatten Linear(363, 258) GELU Linear(258, 10)}", (void)s)
-    WHOLE("groups", "Sequential{Conv2d(3, 64, 3, stride=4) ReLU Conv2d(64, 512, 3, groups=2) ReLU Flatten Linear(512, 10)}", (void)s)
+    WHOLE("slices of fewer than 65,536 numbers", "Sequential{Flatten Linear(432, 288) GELU Linear(288, 10)}", (void)s)
+    WHOLE("an odd number of rows", "Sequential{Flatten Linear(432, 319) GELU Linear(319, 10)}", (void)s)
+    WHOLE("rows that begin where no vector does", "Sequential{Conv2d(3, 3, 2) Flatten Linear(363, 370) GELU Linear(370, 10)}", (void)s)
+    WHOLE("groups", "Sequential{Conv2d(3, 64, 3, stride=4) ReLU Conv2d(64, 1024, 3, groups=2) ReLU Flatten Linear(1024, 10)}", (void)s)
     WHOLE("a weight of two layers", "Sequential{Flatten Linear(432, 432) Linear(432, 432) Again Linear(432, 10)}", (void)s)
     WHOLE("what is small beside the activations", "Sequential{Conv2d(3, 64, 1) Conv2d(64, 32, 3) GELU Conv2d(32, 1024, 1) GELU Conv2d(1024, 2, 1) AdaptiveAvgPool2d(1) Flatten}", (void)s)
 #undef WHOLE
