@@ -206,17 +206,16 @@ int dataset_cache(Dataset *d, Err *e) {
 
 enum { DRAW_X = 0, DRAW_T = 1 };
 
-/* Block `block` of the random numbers of sample i: a function of the seed, i, what and block only. */
+/* The random numbers of sample i are a function of the seed, i and what: the stream (RNG_DATA, a, b). */
+static uint32_t stream_a(int64_t i) { return (uint32_t)i; }
+static uint32_t stream_b(int64_t i, int what) { return (uint32_t)((uint64_t)i >> 32) << 1 | (uint32_t)what; }
+
 static Philox draw(const Dataset *d, int64_t i, int what, int64_t block) {
-    return philox(d->seed, RNG_DATA, (uint32_t)i, (uint32_t)((uint64_t)i >> 32) << 1 | (uint32_t)what, (uint64_t)block);
+    return philox(d->seed, RNG_DATA, stream_a(i), stream_b(i, what), (uint64_t)block);
 }
 
 static void draw_normal(const Dataset *d, int64_t i, int what, int64_t n, float *out) {
-    float four[4];
-    for (int64_t k = 0; k < n; k += 4) {
-        rng_normals(draw(d, i, what, k / 4), four);
-        memcpy(out + k, four, (size_t)min_i64(4, n - k) * sizeof *out);
-    }
+    rng_fill(d->seed, RNG_DATA, stream_a(i), stream_b(i, what), rng_normals, out, n);
 }
 
 static void normalize(const Dataset *d, float *x, int64_t n) {

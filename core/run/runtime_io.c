@@ -140,22 +140,14 @@ static int put_values(Runtime *r, const Slot *s, const void *values, Err *e) {
     return code;
 }
 
-/* Four values of PyTorch's initialisation from one draw. */
-static void draw_four(const Param *param, Philox x, float *four) {
-    if (param->init == INIT_NORMAL) rng_normals(x, four);
-    for (int k = 0; k < 4; k++) {
-        double unit = param->init == INIT_UNIFORM ? 2.0 * rng_uniform(x.x[k]) - 1.0
-                      : param->init == INIT_NORMAL ? (double)four[k] : 1.0;
-        four[k] = (float)(unit * param->bound);
-    }
-}
-
-/* The n first values of the parameter with that number, in rows of `row`; a weight and its fp32 master get the same. */
+/* The n first values of PyTorch's initialisation of the parameter with that number, in rows of `row`; a weight and its fp32 master
+ * get the same. */
 static void draw(const Param *param, int number, uint64_t seed, float *values, int64_t n, int64_t row) {
-    float four[4];
-    for (int64_t i = 0; i < n; i += 4) {
-        draw_four(param, philox(seed, RNG_INIT, (uint32_t)number, 0, (uint64_t)(i / 4)), four);
-        memcpy(&values[i], four, (size_t)min_i64(4, n - i) * sizeof *four);
+    if (param->init == INIT_NORMAL) rng_fill(seed, RNG_INIT, (uint32_t)number, 0, rng_normals, values, n);
+    if (param->init == INIT_UNIFORM) rng_fill(seed, RNG_INIT, (uint32_t)number, 0, rng_uniforms, values, n);
+    for (int64_t i = 0; i < n; i++) {
+        const double unit = param->init == INIT_UNIFORM ? 2.0 * values[i] - 1 : param->init == INIT_NORMAL ? (double)values[i] : 1;
+        values[i] = (float)(unit * param->bound);
     }
     if (param->zero_row) memset(&values[(param->zero_row - 1) * row], 0, (size_t)row * sizeof *values);
 }
