@@ -73,9 +73,9 @@ typedef struct DeviceTable {
     /* Compiles what a PREPARED op needs, which the device caches. *state: for KArgs.state, or NULL; *workspace: scratch
      * bytes that the op needs, at most `limit` where the library offers a choice. args has views without data. */
     int (*prepare)(Device *, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *);
-    /* *out: the device as it would be with one thread, which only prepares. Both take the same ways to compute an op, but with fewer
-     * threads an op may need less workspace: so what is taken for its bytes' sake is judged by this device, or the number of threads
-     * could change bits. NULL: it is the device itself. */
+    /* *out: the device as it would be with one thread, which only prepares. Both take the same ways to compute an op, but with
+     * more threads an op may need more workspace: so choices that follow from bytes are made by this device (compile.c), or the number
+     * of threads could change bits. NULL: it is the device itself. */
     int (*alone)(Device *, Device **out, Err *);
     /* Of an op that ops.def says to ASK about: in the way that prepare has chosen, is every element of that input read
      * before output 0 is written there? args: prepare's, with the state and the workspace_bytes that it gave. *more:

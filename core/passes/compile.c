@@ -56,11 +56,20 @@ static int check_ranks(const Settings *s, Err *e) {
     return OK;
 }
 
+/* The device by whose workspace choices are made: that with one thread, since the number of threads must not change what is computed.
+ * A budget in bytes is one for all threads. */
+static int choosing(const Settings *s, Device *device, Device **chooser, Err *e) {
+    *chooser = device;
+    const bool budget = s->checkpoint == CHECKPOINT_BUDGET || s->offload == OFFLOAD_BUDGET;
+    return budget || !device->table->alone ? OK : device->table->alone(device, chooser, e);
+}
+
 int compile(const Network *net, const Settings *s, Device *device, PassWatch *watch, void *arg, Program **out, Err *e) {
-    Compile c = {s, device, e, {0}};
+    Compile c = {.settings = s, .threads = device, .e = e};
     char name[BUF_NAME];
     Program *p;
     int code = check_ranks(s, e);
+    if (!code) code = choosing(s, device, &c.device, e);
     if (!code) code = lower_network(net, !s->eval, !s->no_loss, &p, e);
     if (code) return code;
     p->graph = s->graph;

@@ -10,9 +10,10 @@
 /* What every pass is given beside the program. */
 typedef struct Compile {
     const Settings *settings;
-    Device *device;
+    Device *device;  /* with one thread, so that more threads change no choice */
     Err *e;          /* where a pass says what is wrong */
     Scratch scratch; /* a pass takes from it and gives nothing back: pass_run does, and reports a failure */
+    Device *threads; /* the device with all its threads, on which the program will run */
 } Compile;
 
 /* Changes p. Returns OK also where p->failed or c->scratch.failed is set: pass_run reports that. */
@@ -30,6 +31,8 @@ int pass_run(const Pass *pass, Program *p, Compile *c);
 /* Can the device's way to compute the op, whose workspace is laid out, have output 0 in the storage of the input that
  * ops.def names? *more: bytes of workspace that it needs after that. */
 bool inplace_device_can(const Program *p, const Op *op, Device *device, size_t *more);
+/* Has the device prepare op i within so many bytes of workspace, of which the op keeps state and limit. *bytes: what it takes. */
+int workspace_ask(Program *p, int i, Device *device, size_t limit, size_t *bytes, Err *e);
 /* Gives op i more bytes of workspace, from a multiple of the alignment on. On failure sets p->failed. */
 void workspace_add(Program *p, int i, size_t bytes, size_t alignment);
 

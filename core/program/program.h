@@ -89,6 +89,7 @@ typedef struct Op {
     bool recomputed;            /* computed a second time, for the backward pass: emitted by the checkpoint pass */
     double flops, traffic;      /* floating-point operations; bytes read and written: for cost estimates */
     void *state;                /* what the device prepared for it; borrowed from the device */
+    size_t limit;               /* of workspace, with which it was prepared */
     char path[OP_PATH];         /* of the layer: "2", "body.0" */
 } Op;
 

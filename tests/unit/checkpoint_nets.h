@@ -59,7 +59,7 @@ __attribute__((unused)) static Program *before(const char *text, const Settings 
     Program *p = NULL;
     int code = net ? lower_network(net, true, true, &p, e) : e->code;
     if (!code) p->world = s->world;
-    Compile c = {s, &model, e, {0}};
+    Compile c = {.settings = s, .device = &model, .e = e};
     for (size_t i = 0; i < ARRAY_LEN(building) && !code; i++) code = pass_run(&building[i], p, &c);
     network_free(net);
     if (!code) return p;
@@ -69,11 +69,11 @@ __attribute__((unused)) static Program *before(const char *text, const Settings 
 
 __attribute__((unused)) static size_t arena(const Program *p, const Settings *s, Err *e) {
     size_t bytes = 0;
-    return whatif(p, NULL, NULL, &(Compile){s, &model, e, {0}}, NULL, &bytes) ? 0 : bytes;
+    return whatif(p, NULL, NULL, &(Compile){.settings = s, .device = &model, .e = e}, NULL, &bytes) ? 0 : bytes;
 }
 
 static int checkpoint(Program *p, const Settings *s, Err *e) {
-    return pass_run(&(Pass){"checkpoint", pass_checkpoint}, p, &(Compile){s, &model, e, {0}});
+    return pass_run(&(Pass){"checkpoint", pass_checkpoint}, p, &(Compile){.settings = s, .device = &model, .e = e});
 }
 
 __attribute__((unused)) static double again_seconds(const Program *p) {

@@ -48,7 +48,7 @@ typedef struct Choices {
 
 static void add_choice(Choices *o, const int *segment) {
     Err e = {0};
-    Compile c = {o->s, &model, &e, {0}};
+    Compile c = {.settings = o->s, .device = &model, .e = &e};
     Choice one = {0, chain_again(o->c, segment, o->lost, o->need, o->again)};
     bool made = mem_grow(&o->item, &o->cap, o->n + 1, sizeof *o->item);
     if (made && !chain_arena(o->c, segment, &c, &one.arena)) o->item[o->n++] = one;

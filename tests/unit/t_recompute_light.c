@@ -29,7 +29,7 @@ static Settings light_settings(bool light) {
 /* A copy after the pass; NULL on an error. */
 static Program *lightened(const Program *p, const Settings *s, Err *e) {
     Program *c = program_copy(p);
-    const int code = c ? pass_run(&(Pass){"recompute_light", pass_recompute_light}, c, &(Compile){s, &model, e, {0}})
+    const int code = c ? pass_run(&(Pass){"recompute_light", pass_recompute_light}, c, &(Compile){.settings = s, .device = &model, .e = e})
                        : err_set(e, ERR_HOST_MEMORY, "no copy");
     if (!code) return c;
     program_free(c);

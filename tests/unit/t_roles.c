@@ -30,7 +30,7 @@ static int wrong_roles(const Program *p, bool masters) {
 
 static void test_names(Settings s, const char *what) {
     Err e = {0, ""};
-    Compile c = {&s, &model, &e, {0}};
+    Compile c = {.settings = &s, .device = &model, .e = &e};
     Program *p = before(residual, &s, &e), *named = NULL, *numbered = NULL;
     if (!ok(p && !whatif(p, NULL, NULL, &c, &named, NULL), "%s: %s", what, e.text)) return;
     rename_all(p);
