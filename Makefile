@@ -456,8 +456,8 @@ $(BUILD)/tests/bench/xsmm.so: $(XSMM)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -shared -o $@ -Wl,--whole-archive $(XSMM) -Wl,--no-whole-archive $(wildcard $(XSMM:.a=noblas.a)) -lpthread -ldl -lm
 
-bench-products: $(BUILD)/tests/bench/products-$(ISA) $(if $(XSMM),$(BUILD)/tests/bench/xsmm.so) ## matrix products beside oneDNN's, and those of BLAS (a library) and XSMM (libxsmm.a), by ISA (v4, v3)
-	$(Q)ONEDNN_MAX_CPU_ISA=$(ONEDNN_$(ISA)) LIBXSMM_TARGET=$(XSMM_$(ISA)) $< $(BLAS) $(filter %.so,$^)
+bench-products: $(BUILD)/tests/bench/products-$(ISA) $(if $(XSMM),$(BUILD)/tests/bench/xsmm.so) ## matrix products beside oneDNN's, and those of BLAS (a library) and XSMM (libxsmm.a), by ISA (v4, v3); SHAPES="M,N,K ..."
+	$(Q)ONEDNN_MAX_CPU_ISA=$(ONEDNN_$(ISA)) LIBXSMM_TARGET=$(XSMM_$(ISA)) $< $(BLAS) $(filter %.so,$^) $(SHAPES)
 
 bench-attention: $(BUILD)/tests/bench/attention ## attention on the CPU beside the roof, and PyTorch's (in PYTHON); CASE="TYPE TOKENS GROUP DROPOUT"
 	$(Q)$(PYTHON) tests/bench/attention.py $< $(CASE)

@@ -7,14 +7,19 @@
 /* BLOCK_TILES: of rows in a block of a, which stays in the second cache. PANEL: numbers of a panel of b, at most, which
  * should stay in the last one; PANEL_DEPTH: its depth, at most; DIRECT_DEPTH: the same where sums are made where the result
  * lies, so that a panel may be used up without regard to them. SUMS: columns whose sums are made in the workspace at a time,
- * at most. */
-enum { BLOCK_TILES = 8, PANEL = 1 << 19, PANEL_DEPTH = 8 * GEMM_DEPTH, DIRECT_DEPTH = 2 * GEMM_DEPTH, SUMS = 512 };
+ * at most, and SUM_NUMBERS: those sums, of few rows. STRIP: columns of a strip. */
+enum { BLOCK_TILES = 8, PANEL = 1 << 19, PANEL_DEPTH = 8 * GEMM_DEPTH, DIRECT_DEPTH = 2 * GEMM_DEPTH, SUMS = 512,
+       SUM_NUMBERS = 1 << 16, STRIP = 4 * GEMM_COLUMNS };
 
-/* height: rows of a tile; block: rows of a block; depth, columns: of a panel; later: all rows' sums wait for the next
- * panel */
-typedef struct Plan { int64_t height, block, depth, columns; bool later; } Plan;
-/* each: floats from a thread's block to the next one's */
-typedef struct Space { float *panel, *a, *sums, *all; int64_t each; size_t bytes; } Space;
+/* Where the numbers of b are read. WHOLE: all is packed already. PANELS: a panel is packed by all threads, for all rows. Of few
+ * rows: STRIPS, which each thread packs for its own columns and uses up at once; LYING: where b lies. */
+typedef enum Way { WHOLE, PANELS, STRIPS, LYING } Way;
+
+/* height: rows of a tile; block: rows that are multiplied together; depth, columns: of a panel, or of all that is gone through
+ * without one; later: all rows' sums wait for the next panel */
+typedef struct Plan { Way way; int64_t height, block, depth, columns; bool later; } Plan;
+/* each: floats from a thread's own to the next one's */
+typedef struct Space { float *panel, *a, *strip, *sums, *all; int64_t each; size_t bytes; } Space;
 
 /* Few rows have tiles of the same height, an even one: gemm_tile computes two rows at a time. */
 static int64_t tile_height(int64_t m) {
@@ -24,13 +29,31 @@ static int64_t tile_height(int64_t m) {
 
 int64_t gemm_block_rows(int64_t m) { return min_i64(div_up(m, GEMM_ROWS), BLOCK_TILES) * tile_height(m); }
 
-static Plan plan_of(const Gemm *g, int64_t panel) {
-    Plan p = {.height = tile_height(g->m), .block = gemm_block_rows(g->m)};
-    p.depth = min_i64(g->k, g->c ? DIRECT_DEPTH : PANEL_DEPTH);
-    if (!g->c && g->m > PANEL_DEPTH) p.depth = g->k; /* else the sums of all rows would outweigh the panel */
-    p.columns = min_i64(div_up(g->n, GEMM_COLUMNS), max_i64(1, panel / p.depth / GEMM_COLUMNS)) * GEMM_COLUMNS;
-    if (g->packed) p.depth = g->k, p.columns = div_up(g->n, GEMM_COLUMNS) * GEMM_COLUMNS;
-    else if (!g->c) p.columns = min_i64(p.columns, SUMS);
+/* Dot products add up in another order than tiles: so the shape and the operands alone decide whether they are made. */
+static bool is_lying(const Gemm *g) {
+    return !g->packed && !g->columns && g->b.transposed && g->b.type == DT_F32 && g->m <= GEMM_DOT_ROWS;
+}
+
+/* A thread packs all of a for its columns: of few of them that would take too long. */
+static bool has_strips(const Gemm *g) {
+    enum { ROWS = 256, COLUMNS = 128 /* of a thread */ };
+    return !g->packed && !is_lying(g) && g->m <= ROWS && g->n >= (int64_t)g->threads * COLUMNS;
+}
+
+/* room: numbers of a panel, at most, and of the sums of few rows */
+static Plan plan_of(const Gemm *g, Way way, int64_t room) {
+    const int64_t all = div_up(g->n, GEMM_COLUMNS) * GEMM_COLUMNS;
+    Plan p = {.way = way, .height = tile_height(g->m), .block = gemm_block_rows(g->m), .depth = g->k, .columns = all};
+    if (way == PANELS) {
+        p.depth = min_i64(g->k, g->c ? DIRECT_DEPTH : PANEL_DEPTH);
+        if (!g->c && g->m > PANEL_DEPTH) p.depth = g->k; /* else the sums of all rows would outweigh the panel */
+        p.columns = min_i64(all, max_i64(1, room / p.depth / GEMM_COLUMNS) * GEMM_COLUMNS);
+        if (!g->c) p.columns = min_i64(p.columns, SUMS);
+    } else if (way != WHOLE) {
+        const int64_t sums = min_i64(SUMS, min_i64(room, SUM_NUMBERS) / g->m);
+        p.block = g->m;
+        if (!g->c) p.columns = min_i64(all, max_i64(1, sums / GEMM_COLUMNS) * GEMM_COLUMNS);
+    }
     p.later = !g->c && p.depth < g->k;
     return p;
 }
@@ -38,24 +61,31 @@ static Plan plan_of(const Gemm *g, int64_t panel) {
 static int64_t lines(int64_t floats) { return div_up(floats, 16) * 16; } /* whole lines of the cache */
 
 static Space space_of(const Gemm *g, const Plan *p, float *at) {
-    const int64_t panel = g->packed ? 0 : lines(p->depth * p->columns), a = lines(p->block * GEMM_STEP);
-    const int64_t sums = g->c || p->later ? 0 : lines(p->block * p->columns);
-    const int64_t all = panel + g->threads * (a + sums), rows = p->later ? lines(g->m * p->columns) : 0;
-    Space s = {.each = a + sums, .bytes = (size_t)(all + rows) * sizeof(float)};
+    const int64_t panel = p->way == PANELS ? lines(p->depth * p->columns) : 0, a = lines(p->block * GEMM_STEP);
+    const int64_t strip = p->way == STRIPS ? STRIP * GEMM_DEPTH : 0, sums = g->c || p->later ? 0 : lines(p->block * p->columns);
+    const int64_t each = a + strip + sums, all = panel + g->threads * each, rows = p->later ? lines(g->m * p->columns) : 0;
+    Space s = {.each = each, .bytes = (size_t)(all + rows) * sizeof(float)};
     if (!at) return s;
     s.panel = at;
     s.a = at + panel;
-    s.sums = s.a + a;
+    s.strip = s.a + a; /* right after a: a tile of an odd number of rows reads one more */
+    s.sums = s.strip + strip;
     s.all = at + all;
     return s;
 }
 
-/* The largest panel that fits into the limit */
+/* Strips, if they fit into the limit; else the largest panel, or sums, that does */
 static Space fit(const Gemm *g, size_t limit, Plan *p, float *at) {
-    for (int64_t panel = PANEL;; panel /= 2) {
-        *p = plan_of(g, panel);
+    const Way way = g->packed ? WHOLE : is_lying(g) ? LYING : PANELS;
+    if (has_strips(g)) {
+        *p = plan_of(g, STRIPS, PANEL);
         const Space s = space_of(g, p, at);
-        if (s.bytes <= limit || g->packed || p->columns == GEMM_COLUMNS) return s;
+        if (s.bytes <= limit) return s;
+    }
+    for (int64_t room = PANEL;; room /= 2) {
+        *p = plan_of(g, way, room);
+        const Space s = space_of(g, p, at);
+        if (s.bytes <= limit || way == WHOLE || (way == LYING && g->c) || p->columns == GEMM_COLUMNS) return s;
     }
 }
 
@@ -78,7 +108,7 @@ static void matrix_columns(const Gemm *g, int64_t column, int64_t columns, int64
     const GemmMatrix *b = &g->b;
     if (b->transposed)
         gemm_turn(b->type, b->at, column * b->stride + at, b->stride, columns, depth, g->k - at, to, GEMM_COLUMNS);
-    else gemm_copy(b->type, b->at, at * b->stride + column, b->stride, depth, columns, to, GEMM_COLUMNS);
+    else gemm_to_tiles(b->type, b->at, at * b->stride + column, b->stride, depth, columns, to, depth * GEMM_COLUMNS);
 }
 
 static void matrix_rows(const Gemm *g, int64_t row, int64_t rows, int64_t at, int64_t depth, float *to) {
@@ -88,14 +118,25 @@ static void matrix_rows(const Gemm *g, int64_t row, int64_t rows, int64_t at, in
     else gemm_copy(a->type, a->at, row * a->stride + at, a->stride, rows, depth, to, GEMM_STEP);
 }
 
-static void pack_panel(const Panel *t, int64_t piece) {
-    const int64_t tiles = div_up(t->columns, GEMM_COLUMNS), column = piece % tiles * GEMM_COLUMNS, from = piece / tiles * GEMM_DEPTH;
+/* Columns of a matrix that lies by rows are packed by strips: of each row, whole lines of memory. */
+static int64_t packed_together(const Gemm *g) { return g->columns || g->b.transposed ? GEMM_COLUMNS : STRIP; }
+
+/* Columns from `column` on, numbers from `from` on, of a panel: as many as are packed together */
+static void pack(const Panel *t, int64_t column, int64_t from, float *to) {
     GemmColumns *columns = t->g->columns ? t->g->columns : matrix_columns;
-    columns(t->g, t->column + column, min_i64(GEMM_COLUMNS, t->columns - column), t->at + from,
-            min_i64(GEMM_DEPTH, t->depth - from), t->s.panel + tile_at(t, column, from));
+    columns(t->g, t->column + column, min_i64(packed_together(t->g), t->columns - column), t->at + from,
+            min_i64(GEMM_DEPTH, t->depth - from), to);
 }
 
-static int64_t pack_pieces(const Panel *t) { return div_up(t->columns, GEMM_COLUMNS) * div_up(t->depth, GEMM_DEPTH); }
+static void pack_panel(const Panel *t, int64_t piece) {
+    const int64_t each = packed_together(t->g), pieces = div_up(t->columns, each);
+    const int64_t column = piece % pieces * each, from = piece / pieces * GEMM_DEPTH;
+    pack(t, column, from, t->s.panel + tile_at(t, column, from));
+}
+
+static int64_t pack_pieces(const Panel *t) {
+    return div_up(t->columns, packed_together(t->g)) * div_up(t->depth, GEMM_DEPTH);
+}
 
 int64_t gemm_packed(int64_t n, int64_t k) { return div_up(n, GEMM_COLUMNS) * GEMM_COLUMNS * k; }
 
@@ -106,35 +147,67 @@ void gemm_pack(const Gemm *g, float *to) {
     for (int64_t i = 0; i < pieces; i++) pack_panel(&all, i);
 }
 
-/* Rows [row, row + rows) times columns [begin, end) of the panel, to c, whose rows are `step` apart */
-static void run_block(const Panel *t, int64_t row, int64_t rows, int64_t begin, int64_t end, float *a, float *c,
-                      int64_t step) {
-    GemmRows *take = t->g->rows ? t->g->rows : matrix_rows;
-    const float *panel = t->g->packed ? t->g->packed : t->s.panel;
-    for (int64_t from = 0; from < t->depth; from += GEMM_DEPTH) {
-        const int64_t depth = min_i64(GEMM_DEPTH, t->depth - from);
-        take(t->g, row, rows, t->at + from, depth, a);
-        for (int64_t col = begin; col < end; col += GEMM_COLUMNS)
-            for (int64_t r = 0; r < rows; r += t->p.height) {
-                const GemmTile tile = {.a = a + r * GEMM_STEP, .b = panel + tile_at(t, col, from), .depth = depth,
-                    .rows = min_i64(t->p.height, rows - r), .columns = min_i64(GEMM_COLUMNS, end - col),
-                    .c = c + r * step + col, .c_step = step, .scale = t->g->scale,
-                    .add = t->at + from > 0 || (t->g->c && t->g->add)};
-                gemm_tile(&tile);
-            }
+/* Rows [row, row + rows) times columns [begin, end) of the panel; `own` is the thread's. c: rows `step` apart */
+typedef struct Piece { const Panel *of; int64_t row, rows, begin, end, own; float *c; int64_t step; } Piece;
+
+/* The tile of the piece's first row and column `col`, for numbers from `from` on, of all rows and `columns` columns at most */
+static GemmTile tile_of(const Piece *p, int64_t col, int64_t from, int64_t columns) {
+    const Panel *t = p->of;
+    return (GemmTile){.a = t->s.a + p->own, .depth = min_i64(GEMM_DEPTH, t->depth - from), .rows = p->rows,
+                      .columns = min_i64(columns, p->end - col), .c = p->c + col, .c_step = p->step, .scale = t->g->scale,
+                      .add = t->at + from > 0 || (t->g->c && t->g->add)};
+}
+
+static void run_dots(const Piece *p, int64_t from) {
+    const Panel *t = p->of;
+    const GemmMatrix *b = &t->g->b;
+    for (int64_t col = p->begin; col < p->end; col += GEMM_DOTS) {
+        GemmTile tile = tile_of(p, col, from, GEMM_DOTS);
+        tile.b = (const float *)b->at + (t->column + col) * b->stride + t->at + from;
+        gemm_dots(&tile, b->stride);
+    }
+}
+
+/* Beside its own columns each tile of a panel asks for a part of the next ones. */
+static void run_tiles(const Piece *p, int64_t from) {
+    const Panel *t = p->of;
+    const int64_t height = t->p.height, each = packed_together(t->g), share = div_up(GEMM_COLUMNS, div_up(p->rows, height));
+    const float *panel = t->p.way == WHOLE ? t->g->packed : t->s.panel;
+    float *strip = t->s.strip + p->own;
+    for (int64_t col = p->begin; col < p->end; col += GEMM_COLUMNS) {
+        GemmTile tile = tile_of(p, col, from, GEMM_COLUMNS);
+        const int64_t place = (col - p->begin) % each;
+        if (t->p.way == STRIPS && !place) pack(t, col, from, strip);
+        tile.b = t->p.way == STRIPS ? strip + place * tile.depth : panel + tile_at(t, col, from);
+        if (t->p.way != STRIPS) tile.soon = tile.b + tile.depth * GEMM_COLUMNS, tile.soon_step = share;
+        for (int64_t r = 0; r < p->rows; r += height) {
+            tile.rows = min_i64(height, p->rows - r);
+            gemm_tile(&tile);
+            tile.a += height * GEMM_STEP;
+            tile.c += height * p->step;
+            if (tile.soon) tile.soon += tile.depth * share;
+        }
     }
 }
 
 /* A piece of work: a block of rows, and one of `parts` parts of the columns */
 static void run_piece(const Panel *t, int64_t piece, int64_t parts) {
     const Gemm *g = t->g;
-    const int64_t row = piece / parts * t->p.block, rows = min_i64(t->p.block, g->m - row), part = piece % parts;
-    const int64_t tiles = div_up(t->columns, GEMM_COLUMNS), begin = tiles * part / parts * GEMM_COLUMNS;
-    const int64_t end = min_i64(tiles * (part + 1) / parts * GEMM_COLUMNS, t->columns), step = g->c ? g->c_step : t->p.columns;
-    const int64_t own = omp_get_thread_num() * t->s.each;
-    float *c = g->c ? g->c + row * step + t->column : t->p.later ? t->s.all + row * step : t->s.sums + own;
-    run_block(t, row, rows, begin, end, t->s.a + own, c, step);
-    if (g->leave && t->at + t->depth == g->k) g->leave(g, row, rows, t->column + begin, end - begin, c + begin, step);
+    GemmRows *take = g->rows ? g->rows : matrix_rows;
+    const int64_t row = piece / parts * t->p.block, part = piece % parts, tiles = div_up(t->columns, GEMM_COLUMNS);
+    Piece p = {t, row, min_i64(t->p.block, g->m - row), tiles * part / parts * GEMM_COLUMNS,
+               min_i64(tiles * (part + 1) / parts * GEMM_COLUMNS, t->columns), omp_get_thread_num() * t->s.each, NULL,
+               g->c ? g->c_step : t->p.columns};
+    p.c = g->c ? g->c + row * p.step + t->column : t->p.later ? t->s.all + row * p.step : t->s.sums + p.own;
+    for (int64_t from = 0; from < t->depth; from += GEMM_DEPTH) {
+        take(g, row, p.rows, t->at + from, min_i64(GEMM_DEPTH, t->depth - from), t->s.a + p.own);
+        if (t->p.way == LYING) run_dots(&p, from);
+        else run_tiles(&p, from);
+    }
+    if (!g->leave || t->at + t->depth < g->k) return;
+    const int64_t block = gemm_block_rows(g->m);
+    for (int64_t r = 0; r < p.rows; r += block)
+        g->leave(g, row + r, min_i64(block, p.rows - r), t->column + p.begin, p.end - p.begin, p.c + r * p.step + p.begin, p.step);
 }
 
 void gemm_run(const Gemm *g, void *workspace, size_t bytes) {
@@ -146,7 +219,7 @@ void gemm_run(const Gemm *g, void *workspace, size_t bytes) {
     for (int64_t column = 0; column < g->n; column += p.columns)
         for (int64_t at = 0; at < g->k; at += p.depth) {
             const Panel t = {g, p, s, column, min_i64(p.columns, g->n - column), at, min_i64(p.depth, g->k - at)};
-            const int64_t packs = g->packed ? 0 : pack_pieces(&t);
+            const int64_t packs = p.way == PANELS ? pack_pieces(&t) : 0;
             const int64_t parts = min_i64(div_up(t.columns, GEMM_COLUMNS), div_up(g->threads, blocks));
 #pragma omp for schedule(static)
             for (int64_t i = 0; i < packs; i++) pack_panel(&t, i);

@@ -4,10 +4,12 @@
  *
  *   c (m, n) = scale a (m, k) b (k, n)
  *
- *   workspace = [panel of b, unless b is packed | block of a, sums, of thread 0 | ... of thread 1 | all rows' sums]
+ *   workspace = [panel of b | block of a, strip of b, sums, of thread 0 | ... of thread 1 | all rows' sums]
  *
- * A piece of work is a block of rows times the columns of a panel. A sum is made in the order of k, in parts of the same
- * length whatever the shape and the number of threads: so neither the threads nor the room changes a bit. */
+ * A piece of work is a block of rows times some columns. Many rows share a panel of b that all threads have packed; few rows
+ * are one block, and each thread packs a strip of b and uses it up at once; still fewer are multiplied with b where it lies.
+ * A sum is made in the order of k, in parts of the same length whatever the number of threads and the room, and how a part is
+ * added up follows from the shape and the operands alone: so neither the threads nor the room changes a bit. */
 #ifndef MT_CPU_GEMM_H
 #define MT_CPU_GEMM_H
 

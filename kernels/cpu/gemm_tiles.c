@@ -49,6 +49,28 @@ FUSED void gemm_copy(DType t, const void *from, int64_t at, int64_t step, int64_
     }
 }
 
+/* Of as many lines as a strip has: each of a row is asked for. */
+INLINE void to_tiles(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t tile) {
+    const int64_t whole = n / GEMM_COLUMNS * GEMM_COLUMNS;
+    for (int64_t r = 0; r < rows; r++, at += step, to += GEMM_COLUMNS) {
+        float *here = to;
+        for (int64_t i = 0; i < n; i += LINE) ask_for(t, from, at + ROWS_AHEAD * step + i);
+        for (int64_t i = 0; i < whole; i += GEMM_COLUMNS, here += tile) {
+            *(R *)here = take(t, from, at + i);
+            *(R *)(here + GEMM_LANES) = take(t, from, at + i + GEMM_LANES);
+        }
+        for (int64_t i = whole; i < n; i++) here[i - whole] = dtype_load(t, from, (size_t)(at + i));
+    }
+}
+
+FUSED void gemm_to_tiles(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t tile) {
+    switch (t) {
+    case DT_F32: to_tiles(DT_F32, from, at, step, rows, n, to, tile); break;
+    case DT_BF16: to_tiles(DT_BF16, from, at, step, rows, n, to, tile); break;
+    default: assert(t == DT_F16), to_tiles(DT_F16, from, at, step, rows, n, to, tile);
+    }
+}
+
 /* The lanes of two registers, one after the other, that make a new one: rows that are s apart exchange the blocks of s
  * lanes off their diagonal. Constants before anything is optimised: else a processor without AVX-512 gets several instructions
  * for each. */
@@ -71,6 +93,28 @@ FUSED void gemm_copy(DType t, const void *from, int64_t at, int64_t step, int64_
             v[i + s] = __builtin_shuffle(x, y, PLACES(s, true));    \
         }
 
+/* Four lanes of a new register: numbers p, q, r, s of the same four lanes of two registers, 4 to 7 being the second one's. Such
+ * shuffles stay in a quarter or half of a register, and have one instruction. */
+#define FOUR(l, k) ((k) < 4 ? (l) + (k) : GEMM_LANES + (l) + (k) - 4)
+#define FOURS(l, p, q, r, s) FOUR(l, p), FOUR(l, q), FOUR(l, r), FOUR(l, s)
+#if defined __AVX512F__
+#define ALL_FOURS(...) ((Places){FOURS(0, __VA_ARGS__), FOURS(4, __VA_ARGS__), FOURS(8, __VA_ARGS__), FOURS(12, __VA_ARGS__)})
+#elif defined __AVX__
+#define ALL_FOURS(...) ((Places){FOURS(0, __VA_ARGS__), FOURS(4, __VA_ARGS__)})
+#else
+#define ALL_FOURS(...) ((Places){FOURS(0, __VA_ARGS__)})
+#endif
+
+/* Transposes squares of four lanes of v[4]. */
+INLINE void turn_fours(R *v) {
+    const R x = __builtin_shuffle(v[0], v[1], ALL_FOURS(0, 4, 1, 5)), y = __builtin_shuffle(v[0], v[1], ALL_FOURS(2, 6, 3, 7));
+    const R z = __builtin_shuffle(v[2], v[3], ALL_FOURS(0, 4, 1, 5)), w = __builtin_shuffle(v[2], v[3], ALL_FOURS(2, 6, 3, 7));
+    v[0] = __builtin_shuffle(x, z, ALL_FOURS(0, 1, 4, 5));
+    v[1] = __builtin_shuffle(x, z, ALL_FOURS(2, 3, 6, 7));
+    v[2] = __builtin_shuffle(y, w, ALL_FOURS(0, 1, 4, 5));
+    v[3] = __builtin_shuffle(y, w, ALL_FOURS(2, 3, 6, 7));
+}
+
 /* Transposes v[GEMM_LANES]. */
 INLINE void turn_square(R *v) {
 #if defined __AVX512F__
@@ -79,8 +123,8 @@ INLINE void turn_square(R *v) {
 #if defined __AVX__
     EXCHANGE(4)
 #endif
-    EXCHANGE(2)
-    EXCHANGE(1)
+#pragma GCC unroll 4
+    for (int i = 0; i < GEMM_LANES; i += 4) turn_fours(v + i);
 }
 
 INLINE int64_t up_to_lanes(int64_t n) { return (n + GEMM_LANES - 1) / GEMM_LANES * GEMM_LANES; }
@@ -117,13 +161,20 @@ INLINE void turn(DType t, const void *from, int64_t at, int64_t step, int64_t ro
         for (int64_t i = 0; i < rows; i++) to[j * to_step + i] = dtype_load(t, from, (size_t)(at + i * step + j));
 }
 
+/* Rows of a panel are a constant apart: so places in them need no registers. */
+INLINE void turn_to(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, int64_t there, float *to,
+                    int64_t to_step) {
+    if (to_step == GEMM_COLUMNS) turn(t, from, at, step, rows, n, there, to, GEMM_COLUMNS);
+    else turn(t, from, at, step, rows, n, there, to, to_step);
+}
+
 FUSED void gemm_turn(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, int64_t there, float *to,
                      int64_t to_step) {
     assert(n <= there);
     switch (t) {
-    case DT_F32: turn(DT_F32, from, at, step, rows, n, there, to, to_step); break;
-    case DT_BF16: turn(DT_BF16, from, at, step, rows, n, there, to, to_step); break;
-    default: assert(t == DT_F16), turn(DT_F16, from, at, step, rows, n, there, to, to_step);
+    case DT_F32: turn_to(DT_F32, from, at, step, rows, n, there, to, to_step); break;
+    case DT_BF16: turn_to(DT_BF16, from, at, step, rows, n, there, to, to_step); break;
+    default: assert(t == DT_F16), turn_to(DT_F16, from, at, step, rows, n, there, to, to_step);
     }
 }
 
@@ -149,14 +200,20 @@ INLINE void leave(const GemmTile *t, int64_t row, R s0, R s1) {
     leave_part(t, row, sums);
 }
 
-/* rows, registers, turned: constants. The loop over the depth is not unrolled: gcc would then copy registers. */
+/* rows, registers, turned: constants. The loop over the depth is not unrolled: gcc would then copy registers. Where the
+ * processor has time for it, lines are asked for: those of c, and what comes soon. */
 INLINE void tile(const GemmTile *t, int rows, int registers, bool turned) {
     const int64_t row = turned ? 1 : GEMM_STEP, next = turned ? GEMM_STEP : 1; /* of a */
+    const bool asks = rows == GEMM_ROWS && !turned;
     R s0[GEMM_ROWS] = {{0}}, s1[GEMM_ROWS] = {{0}};
-    const float *a = t->a, *b = t->b;
+    const float *a = t->a, *b = t->b, *soon = t->soon ? t->soon : t->a;
+    const int64_t soon_step = t->soon_step;
+#pragma GCC unroll 14
+    for (int i = 0; i < rows && asks; i++) __builtin_prefetch(t->c + min_i64(i, t->rows - 1) * t->c_step, 1);
 #pragma GCC unroll 1
-    for (int64_t k = 0; k < t->depth; k++, a += next, b += GEMM_COLUMNS) {
+    for (int64_t k = 0; k < t->depth; k++, a += next, b += GEMM_COLUMNS, soon += soon_step) {
         const R b0 = *(const R *)b, b1 = *(const R *)(b + GEMM_LANES);
+        if (asks) __builtin_prefetch(soon, 0, 2);
 #pragma GCC unroll 14
         for (int i = 0; i < rows; i++) {
             s0[i] += a[i * row] * b0;
@@ -189,4 +246,84 @@ FUSED void gemm_tile(const GemmTile *t) {
     default: tile_of(t, 14); break;
 #endif
     }
+}
+
+/* ---- dot products, of rows of b where they lie */
+
+enum { DOTS = 3 }; /* rows of a that are taken together: so all sums, and a place of the factors, fit into 16 registers */
+typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* Lane i: the sum of the lanes of v[i] */
+INLINE Four lane_sums(R *v) {
+    turn_fours(v);
+    const R s = (v[0] + v[1]) + (v[2] + v[3]);
+#if defined __AVX512F__
+    return (__builtin_shufflevector(s, s, 0, 1, 2, 3) + __builtin_shufflevector(s, s, 4, 5, 6, 7)) +
+           (__builtin_shufflevector(s, s, 8, 9, 10, 11) + __builtin_shufflevector(s, s, 12, 13, 14, 15));
+#elif defined __AVX__
+    return __builtin_shufflevector(s, s, 0, 1, 2, 3) + __builtin_shufflevector(s, s, 4, 5, 6, 7);
+#else
+    return s;
+#endif
+}
+
+/* A register of each row: rows, columns are constants */
+INLINE void add_products(R (*s)[GEMM_DOTS], const float *a, int64_t a_step, const float *b, int64_t b_step, int rows, int columns) {
+    R x[DOTS];
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; i++) x[i] = *(const R *)(a + i * a_step);
+#pragma GCC unroll 4
+    for (int j = 0; j < columns; j++) {
+        const R y = *(const R *)(b + j * b_step);
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; i++) s[i][j] += x[i] * y;
+    }
+}
+
+/* The last numbers, less than a register has, followed by zeros */
+INLINE void add_rest(R (*s)[GEMM_DOTS], const float *a, const float *b, int64_t b_step, int64_t n, int rows, int columns) {
+    float x[DOTS * GEMM_LANES] = {0}, y[GEMM_DOTS * GEMM_LANES] = {0};
+    for (int64_t k = 0; k < n; k++) {
+        for (int i = 0; i < rows; i++) x[i * GEMM_LANES + k] = a[i * GEMM_STEP + k];
+        for (int j = 0; j < columns; j++) y[j * GEMM_LANES + k] = b[j * b_step + k];
+    }
+    add_products(s, x, GEMM_LANES, y, GEMM_LANES, rows, columns);
+}
+
+/* c[row + i][0 .. columns) for `rows` rows. Each of the first few asks for one of the next columns. */
+INLINE void dots(const GemmTile *t, int64_t b_step, int64_t row, int rows, int columns) {
+    R s[DOTS][GEMM_DOTS] = {{{0}}};
+    const float *a = t->a + row * GEMM_STEP, *b = t->b, *soon = b + (GEMM_DOTS + row / DOTS % GEMM_DOTS) * b_step;
+    int64_t k = 0;
+#pragma GCC unroll 1
+    for (; k + GEMM_LANES <= t->depth; k += GEMM_LANES) {
+        __builtin_prefetch(soon + k);
+        add_products(s, a + k, GEMM_STEP, b + k, b_step, rows, columns);
+    }
+    if (k < t->depth) add_rest(s, a + k, b + k, b_step, t->depth - k, rows, columns);
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; i++) {
+        float *c = t->c + (row + i) * t->c_step;
+        Four sums = t->scale * lane_sums(s[i]);
+        if (columns == 1) *c = t->add ? *c + sums[0] : sums[0];
+        else {
+            if (t->add) sums += *(const Four *)c;
+            *(Four *)c = sums;
+        }
+    }
+}
+
+INLINE void dots_of(const GemmTile *t, int64_t b_step, int columns) {
+    int64_t row = 0;
+    for (; row + DOTS <= t->rows; row += DOTS) dots(t, b_step, row, DOTS, columns);
+    if (t->rows - row == 2) dots(t, b_step, row, 2, columns);
+    else if (t->rows > row) dots(t, b_step, row, 1, columns);
+}
+
+FUSED void gemm_dots(const GemmTile *t, int64_t b_step) {
+    GemmTile one = *t;
+    assert(0 < t->columns && t->columns <= GEMM_DOTS);
+    if (t->columns == GEMM_DOTS) dots_of(t, b_step, GEMM_DOTS);
+    else
+        for (int64_t j = 0; j < t->columns; j++, one.b += b_step, one.c++) dots_of(&one, b_step, 1);
 }

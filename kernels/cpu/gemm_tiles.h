@@ -5,13 +5,13 @@
 #include "program/operands.h"
 
 /* GEMM_LANES: numbers in a register. GEMM_ROWS: of a tile, at most, so that its sums and a place of the factors fit into
- * the registers. */
+ * the registers. GEMM_DOT_ROWS: up to so many rows of a, dot products with rows of b that are not packed are quicker. */
 #if defined __AVX512F__
-enum { GEMM_LANES = 16, GEMM_ROWS = 14 };
+enum { GEMM_LANES = 16, GEMM_ROWS = 14, GEMM_DOT_ROWS = 0 };
 #elif defined __AVX__
-enum { GEMM_LANES = 8, GEMM_ROWS = 6 };
+enum { GEMM_LANES = 8, GEMM_ROWS = 6, GEMM_DOT_ROWS = 48 };
 #else
-enum { GEMM_LANES = 4, GEMM_ROWS = 6 };
+enum { GEMM_LANES = 4, GEMM_ROWS = 6, GEMM_DOT_ROWS = 0 };
 #endif
 /* GEMM_COLUMNS: of a tile. GEMM_DEPTH: terms of a part of a sum: what a tile reads fits into the first cache. */
 enum { GEMM_COLUMNS = 2 * GEMM_LANES, GEMM_DEPTH = 256 };
@@ -20,6 +20,8 @@ enum { GEMM_STEP = GEMM_DEPTH + 16 };
 
 /* `rows` rows of n numbers of type t, from element `at` on and `step` elements apart, as fp32, rows to_step apart. */
 void gemm_copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t to_step);
+/* Rows of any number of columns, by tiles of GEMM_COLUMNS columns (rows, GEMM_COLUMNS), which are `tile` floats apart */
+void gemm_to_tiles(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t tile);
 /* The same, transposed: to (n, rows). A row has `there` numbers that may be read, at least n. Up to the next multiple of
  * GEMM_LANES after `rows`, anything may be written: there must be room. */
 void gemm_turn(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, int64_t there, float *to,
@@ -27,7 +29,8 @@ void gemm_turn(DType t, const void *from, int64_t at, int64_t step, int64_t rows
 
 /* c (rows, columns) = scale a b; add: += . a (rows, GEMM_STEP), b (GEMM_DEPTH, GEMM_COLUMNS), of which the first
  * `depth` numbers of each sum count; rows up to GEMM_ROWS, columns up to GEMM_COLUMNS; rows of c are c_step apart. In a,
- * a row more than an odd number of them may be read. turned: a (depth, GEMM_STEP) lies transposed. */
+ * a row more than an odd number of them may be read. turned: a (depth, GEMM_STEP) lies transposed. soon, unless NULL: numbers,
+ * soon_step apart, that are asked for meanwhile, as many as the depth. */
 typedef struct GemmTile {
     const float *a, *b;
     int64_t depth, rows, columns;
@@ -35,7 +38,13 @@ typedef struct GemmTile {
     int64_t c_step;
     float scale;
     bool add, turned;
+    const float *soon;
+    int64_t soon_step;
 } GemmTile;
 void gemm_tile(const GemmTile *t);
+/* The same of any number of rows and up to GEMM_DOTS columns, where b, `depth` numbers of each column, is not packed: columns are
+ * b_step apart. */
+enum { GEMM_DOTS = 4 };
+void gemm_dots(const GemmTile *t, int64_t b_step);
 
 #endif

@@ -1,18 +1,20 @@
 /* products.c: matrix products of kernels/cpu/gemm.h beside oneDNN's sgemm, and a library's cblas_sgemm if its path is
  * given, and a kernel that libxsmm makes for the shape, on one thread, if that one is; on shapes of transformers and
- * recurrent layers. Prints GFLOP/s of each, the best of several runs, which take turns. Every result is compared with sums
- * in float64. make bench-products */
+ * recurrent layers, or those that are given as m,n,k. Prints GFLOP/s of each, the best of several runs, which take turns, and
+ * of the roof (roof.h) likewise. Every result is compared with sums in float64. make bench-products */
 #include <dlfcn.h>
 #include <math.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "base/mem.h"
 #include "gemm.h"
+#include "roof.h"
 
-enum { ROUNDS = 7, PLACES = 200 };
+enum { ROUNDS = 7, PLACES = 200, ROOF_LOOPS = 20000, SHAPES = 16 /* that may be given */ };
 typedef enum Way { ONEDNN, BLAS, XSMM, FP32, BF16, PACKED, WAYS } Way;
 static const double ROUND_SECONDS = 0.02, PACE = 1e11; /* of a way in a round, at so many operations per second */
 static const char *const names[WAYS] = {"onednn", "blas", "libxsmm", "gemm_fp32", "gemm_bf16", "gemm_packed"};
@@ -45,8 +47,12 @@ typedef struct Bench {
     Kernel *kernel;
 } Bench;
 
+/* As the CPU device has it: large pages, if the system has some */
 static void *must(size_t bytes) {
-    void *p = aligned_alloc(64, align_up(bytes, 64));
+    enum { LARGE_PAGE = 2 << 20 };
+    const size_t alignment = bytes < LARGE_PAGE ? 64 : LARGE_PAGE;
+    void *p = aligned_alloc(alignment, align_up(bytes, alignment));
+    if (p && bytes >= LARGE_PAGE) madvise(p, bytes, MADV_HUGEPAGE);
     if (p) return p;
     fputs("no memory\n", stderr);
     exit(1);
@@ -133,17 +139,19 @@ static bool is_right(const Bench *b, int way) {
 static bool measure(Bench *b) {
     const Case s = b->shape;
     const double work = 2.0 * (double)s.m * (double)s.n * (double)s.k;
-    double best[WAYS];
+    double best[WAYS], roof = 0;
     bool right = true;
     for (int w = 0; w < WAYS; w++) best[w] = INFINITY;
-    for (int round = 0; round < ROUNDS; round++)
+    for (int round = 0; round < ROUNDS; round++) {
+        roof = fmax(roof, roof_round(ROOF_LOOPS));
         for (int w = 0; w < WAYS; w++)
             for (double k = 0; k < 1 + ROUND_SECONDS * PACE / work && is_there(b, w); k++) {
                 const double begin = omp_get_wtime();
                 run(b, w);
                 best[w] = fmin(best[w], omp_get_wtime() - begin);
             }
-    printf("%lld,%lld,%lld,%s", (long long)s.m, (long long)s.n, (long long)s.k, b->lies.name);
+    }
+    printf("%lld,%lld,%lld,%s,%.0f", (long long)s.m, (long long)s.n, (long long)s.k, b->lies.name, roof / 1e9);
     for (int w = 0; w < WAYS; w++) {
         if (!is_there(b, w)) {
             printf(",");
@@ -158,31 +166,37 @@ static bool measure(Bench *b) {
     return right;
 }
 
-/* What the libraries at the paths have of the peers */
-static Peers peers_in(char **paths, int n) {
-    Peers p = {NULL, NULL};
-    for (int k = 0; k < n; k++) {
-        void *library = dlopen(paths[k], RTLD_NOW), *blas = NULL, *dispatch = NULL;
-        if (library) blas = dlsym(library, "cblas_sgemm"), dispatch = dlsym(library, "libxsmm_smmdispatch");
-        if (blas) *(void **)&p.blas = blas;
-        if (dispatch) *(void **)&p.dispatch = dispatch;
-        if (blas || dispatch) continue;
-        fprintf(stderr, "%s: neither cblas_sgemm nor libxsmm_smmdispatch: %s\n", paths[k], dlerror());
-        exit(1);
-    }
-    return p;
+/* What the library at the path has of the peers */
+static void open_peer(const char *path, Peers *p) {
+    void *library = dlopen(path, RTLD_NOW), *blas = NULL, *dispatch = NULL;
+    if (library) blas = dlsym(library, "cblas_sgemm"), dispatch = dlsym(library, "libxsmm_smmdispatch");
+    if (blas) *(void **)&p->blas = blas;
+    if (dispatch) *(void **)&p->dispatch = dispatch;
+    if (blas || dispatch) return;
+    fprintf(stderr, "%s: neither cblas_sgemm nor libxsmm_smmdispatch: %s\n", path, dlerror());
+    exit(1);
 }
 
 int main(int argc, char **argv) {
-    const Peers peers = peers_in(argv + 1, argc - 1);
+    Peers peers = {NULL, NULL};
+    Case given[SHAPES];
+    size_t n = 0;
     bool right = true;
-    printf("rows,columns,depth,lie");
+    for (int k = 1; k < argc; k++) {
+        long long rows, columns, depth;
+        if (n < SHAPES && sscanf(argv[k], "%lld,%lld,%lld", &rows, &columns, &depth) == 3 && rows > 0 && columns > 0 && depth > 0)
+            given[n++] = (Case){rows, columns, depth};
+        else open_peer(argv[k], &peers);
+    }
+    const Case *shapes = n ? given : cases;
+    if (!n) n = ARRAY_LEN(cases);
+    printf("rows,columns,depth,lie,roof");
     for (int w = 0; w < WAYS; w++) printf(",%s", names[w]);
     puts("");
-    for (size_t k = 0; k < ARRAY_LEN(cases); k++)
+    for (size_t k = 0; k < n; k++)
         for (size_t l = 0; l < ARRAY_LEN(lies); l++) {
             Bench b;
-            open_bench(&b, cases[k], lies[l], omp_get_max_threads(), peers);
+            open_bench(&b, shapes[k], lies[l], omp_get_max_threads(), peers);
             right &= measure(&b);
             close_bench(&b);
         }

@@ -47,19 +47,23 @@ static int roof_order(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Operations per second: the median of several rounds of so many loops */
-static double roof_flops(int loops) {
+/* Operations per second, in one round of so many loops */
+static double roof_round(int loops) {
     const Roof here = roof_here();
-    double flops[ROOF_ROUNDS];
-    volatile float sink = 0; /* so that the sums are needed */
-    for (int r = 0; r < ROOF_ROUNDS; r++) {
-        float sum = 0;
-        const double start = omp_get_wtime();
+    float sum = 0;
+    const double start = omp_get_wtime();
 #pragma omp parallel reduction(+ : sum)
-        sum += here.chains((float)omp_get_thread_num(), loops);
-        flops[r] = 2.0 * here.lanes * ROOF_CHAINS * loops * omp_get_max_threads() / (omp_get_wtime() - start);
-        sink += sum;
-    }
+    sum += here.chains((float)omp_get_thread_num(), loops);
+    const double seconds = omp_get_wtime() - start;
+    volatile float sink = sum; /* so that the sums are needed */
+    (void)sink;
+    return 2.0 * here.lanes * ROOF_CHAINS * loops * omp_get_max_threads() / seconds;
+}
+
+/* The median of several rounds */
+static inline double roof_flops(int loops) {
+    double flops[ROOF_ROUNDS];
+    for (int r = 0; r < ROOF_ROUNDS; r++) flops[r] = roof_round(loops);
     qsort(flops, ROOF_ROUNDS, sizeof *flops, roof_order);
     return flops[ROOF_ROUNDS / 2];
 }

@@ -416,6 +416,9 @@ static const LinearCase linears[] = {
     {"8x1024->70", 8, 1024, 70, true, ACT_RELU},   {"3x5000->33", 3, 5000, 33, true, ACT_SIGMOID},
     {"12x48->128", 12, 48, 128, true, ACT_RELU}, {"5x1040->1100", 5, 1040, 1100, false, ACT_NONE},
     {"520x24->7", 520, 24, 7, true, ACT_RELU}, {"17x40->17", 17, 40, 17, true, ACT_NONE},
+    /* dot products of weights that are not packed, a row fewer and more than they have at most; strips of several blocks of rows */
+    {"47x260->131", 47, 260, 131, true, ACT_RELU}, {"49x260->131", 49, 260, 131, true, ACT_GELU},
+    {"60x280->530", 60, 280, 530, true, ACT_RELU},
 };
 
 /* In fp32: few outputs, and few samples, are own products; so are all others without AVX-512. */
