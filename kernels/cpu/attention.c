@@ -21,6 +21,7 @@
 #include "cpu.h"
 #include "fp32_workspace.h"
 #include "gemm_tiles.h"
+#define REGISTER_LANES
 #include "lanes.h"
 #include "vector_math.h"
 
@@ -150,12 +151,8 @@ static void pack_turned(const Rows *r, int64_t row, int64_t rows, int64_t width,
                   width, to + k * width, GEMM_COLUMNS);
 }
 
-/* Some rows at a time, all of their features: they are read as they lie. */
 static void pack_plain(const Rows *r, int64_t row, int64_t rows, int64_t width, int64_t capacity, float *to) {
-    for (int64_t k = 0; k < rows; k += GEMM_COLUMNS)
-        for (int64_t f = 0; f < width; f += GEMM_COLUMNS)
-            gemm_copy(r->v->dtype, r->v->data, r->at + (row + k) * r->step + f, r->step, min_i64(GEMM_COLUMNS, rows - k),
-                      min_i64(GEMM_COLUMNS, width - f), to + f * capacity + k * GEMM_COLUMNS, GEMM_COLUMNS);
+    gemm_panels(r->v->dtype, r->v->data, r->at + row * r->step, r->step, rows, width, to, capacity * GEMM_COLUMNS);
 }
 
 /* Rows as first factors of sums over features: pieces of GEMM_DEPTH features, each of `capacity` rows */
@@ -230,6 +227,15 @@ static Space take_space(const Head *h, bool back, bool narrow, Room *r) {
 
 /* ---- scores */
 
+/* exp_flushed of each lane */
+INLINE V exp_lanes(V x) {
+    float y[LANES];
+    store(y, x);
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) y[l] = exp_flushed(y[l]);
+    return load(y);
+}
+
 /* Caps the scores s[n] of query i for keys from c on, and adds the bias. slope[n], or NULL: the caps' derivatives */
 HOT static void settle(const Head *h, int64_t i, int64_t c, int64_t n, float *s, float *slope) {
     for (int64_t j = 0; j < n && slope; j++) slope[j] = 1.0f;
@@ -250,22 +256,25 @@ static void draw(const Head *h, float *factors, int64_t row, int64_t column, Ran
 /* The columns that the softmax of a tile goes over, whose queries see the keys of `of`: whole vectors. A key that a query does not
  * see gets the probability 0; wider: of the columns before and after, too, which share a tile of keys with one that is seen. */
 static Range zone_of(Range of, int64_t wider, int64_t n) {
-    return (Range){max_i64(0, of.from - wider) / GEMM_LANES * GEMM_LANES, div_up(min_i64(n, of.end + wider), GEMM_LANES) * GEMM_LANES};
+    return (Range){max_i64(0, of.from - wider) / LANES * LANES, div_up(min_i64(n, of.end + wider), LANES) * LANES};
 }
 
 static void fill(float *s, int64_t from, int64_t end, float x) {
     for (int64_t j = from; j < end; j++) s[j] = x;
 }
 
-/* What the zone of a row of scores has outside of the range becomes x. After it whole vectors are written, for which a row has
- * room: a loop over a few numbers would take longer to end. */
-HOT static void fill_outside(float *s, Range of, Range zone, float x) {
-    fill(s, zone.from, min_i64(of.from, zone.end), x);
-    for (int64_t j = max_i64(of.end, zone.from); j < zone.end; j += GEMM_LANES)
-#pragma GCC unroll 16
-        for (int k = 0; k < GEMM_LANES; k++) s[j + k] = x;
+/* x, numbers j to j + LANES of a row: those outside of the range become `other`. */
+INLINE V only(V x, int64_t j, Range of, float other) {
+    const LaneInts at = lane_numbers() + (int32_t)j, in = (at >= (int32_t)of.from) & (at < (int32_t)of.end);
+    return (V)(((LaneInts)x & in) | ((LaneInts)((V){0} + other) & ~in));
 }
-_Static_assert(GEMM_STEP >= KEYS + GEMM_LANES, "a row of scores has room for a vector after its last key");
+
+/* What the zone of a row has outside of the range becomes x. */
+INLINE void fill_outside(float *s, Range of, Range zone, float x) {
+    for (int64_t j = zone.from; j < min_i64(of.from, zone.end); j += LANES) store(s + j, only(load(s + j), j, of, x));
+    for (int64_t j = max_i64(of.end / LANES * LANES, zone.from); j < zone.end; j += LANES) store(s + j, only(load(s + j), j, of, x));
+}
+_Static_assert(GEMM_STEP >= KEYS + LANES, "a row of scores has room for a vector after its last key");
 
 HOT static void multiply(float *s, const float *by, int64_t n) {
 #pragma omp simd
@@ -279,22 +288,34 @@ HOT static void scale_row(float *y, int64_t n, float by) {
 
 /* ---- forward */
 
-HOT static float largest(const float *s, Range zone) {
-    float top = -INFINITY;
-#pragma omp simd reduction(max : top)
-    for (int64_t j = zone.from; j < zone.end; j++) top = s[j] > top ? s[j] : top;
-    return top;
+/* The rows of a tile are gone through several times, so that what is done with one row need not wait for what became of
+ * the one before it. */
+
+/* Scores that a query does not see, outside of[row], become -inf. most[row]: the largest score */
+FUSED HOT static void largest(float *s, int64_t rows, Range zone, const Range *of, float *most) {
+    for (int64_t r = 0; r < rows; r++, s += GEMM_STEP) {
+        V top = (V){0} - INFINITY;
+        fill_outside(s, of[r], zone, -INFINITY);
+        for (int64_t j = zone.from; j < zone.end; j += LANES) top = lanes_larger(load(s + j), top);
+        most[r] = lanes_largest(top);
+    }
 }
 
-/* Turns scores into exponentials relative to `top`; returns their sum. */
-FUSED HOT static float exponentials(float *s, Range zone, float top) {
-    float total = 0.0f;
-#pragma omp simd reduction(+ : total)
-    for (int64_t j = zone.from; j < zone.end; j++) {
-        s[j] = exp_flushed(s[j] - top);
-        total += s[j];
+/* Turns scores into exponentials relative to max[row], the largest score so far, which most[row] may exceed; sum[row]: of
+ * exponentials so far. shrink[row]: what sums so far have been, or must be, multiplied by */
+FUSED HOT static void exponentials(float *s, int64_t rows, Range zone, const float *most, float *max, float *sum, float *shrink) {
+    for (int64_t r = 0; r < rows; r++, s += GEMM_STEP) {
+        const float before = max[r], now = before < most[r] ? most[r] : before, base = now > -INFINITY ? now : 0.0f;
+        V total = {0};
+        for (int64_t j = zone.from; j < zone.end; j += LANES) {
+            const V e = exp_lanes(load(s + j) - base);
+            store(s + j, e);
+            total += e;
+        }
+        shrink[r] = -INFINITY < before && before < now ? exp_flushed(before - now) : 1.0f; /* sums begin with 0 */
+        sum[r] = sum[r] * shrink[r] + lanes_sum(total);
+        max[r] = now;
     }
-    return total;
 }
 
 /* Turns the scores of queries [i, i + rows) for keys [c, c + n), of which they see those of `all`, into exponentials
@@ -302,25 +323,19 @@ FUSED HOT static float exponentials(float *s, Range zone, float top) {
 static void softmax_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, Range all, float *s, float *max,
                          float *sum, Matrix y) {
     const Range zone = zone_of(all, 0, n);
-    float shrink[GEMM_ROWS], factors[KEYS];
+    float most[GEMM_ROWS], shrink[GEMM_ROWS], factors[KEYS];
+    Range of[GEMM_ROWS];
     for (int64_t r = 0; r < rows; r++) {
-        const Range of = cut(seen(h, i + r, 1), c, n);
-        float *row = s + r * GEMM_STEP;
-        if (h->attr->cap > 0.0f || h->bias) settle(h, i + r, c, of.end, row, NULL);
-        fill_outside(row, of, zone, -INFINITY);
-        const float top = largest(row, zone), before = max[i + r];
-        shrink[r] = -INFINITY < before && before < top ? before - top : 0.0f; /* the sums begin with 0 */
-        max[i + r] = before < top ? top : before;
+        of[r] = cut(seen(h, i + r, 1), c, n);
+        if (h->attr->cap > 0.0f || h->bias) settle(h, i + r, c, of[r].end, s + r * GEMM_STEP, NULL);
     }
-#pragma omp simd
-    for (int64_t r = 0; r < rows; r++) shrink[r] = exp_flushed(shrink[r]);
-    for (int64_t r = 0; r < rows; r++) {
-        float *row = s + r * GEMM_STEP;
-        sum[i + r] = sum[i + r] * shrink[r] + exponentials(row, zone, max[i + r] > -INFINITY ? max[i + r] : 0.0f);
+    largest(s, rows, zone, of, most);
+    exponentials(s, rows, zone, most, max + i, sum + i, shrink);
+    for (int64_t r = 0; r < rows; r++)
         if (shrink[r] != 1.0f) scale_row(row_at(y, i + r), h->width, shrink[r]);
-        if (h->attr->p == 0) continue;
+    for (int64_t r = 0; r < rows && h->attr->p > 0; r++) {
         draw(h, factors, i + r, c, zone);
-        multiply(row + zone.from, factors + zone.from, zone.end - zone.from);
+        multiply(s + r * GEMM_STEP + zone.from, factors + zone.from, zone.end - zone.from);
     }
 }
 
@@ -361,11 +376,11 @@ static void forward_span(const Head *h, const Space *w, int64_t k, int64_t at, i
     if (!at) {
         for (int64_t i = begin; i < end; i++) max[i] = -INFINITY, sum[i] = 0.0f;
     }
-    for (int64_t t = 0; t < tiles_in(end - begin); t++) {
-        const int64_t i = begin + tile_begin(t, end - begin), next = begin + tile_begin(t + 1, end - begin);
+    for (int64_t t = 1, i = begin, next; i < end; t++, i = next) {
+        next = begin + tile_begin(t, end - begin);
         forward_tile(h, w, i, next - i, at, n, max, sum, y);
+        if (at + n == h->keys) forward_end(h, i, next, max, sum, y);
     }
-    if (at + n == h->keys) forward_end(h, begin, end, max, sum, y);
 }
 
 /* Queries [begin, end) of the heads that share one of k and v, of which `first` is the first */
