@@ -395,32 +395,43 @@ static void forward_group(const KArgs *a, int64_t first, int64_t begin, int64_t 
 
 /* ---- gradient */
 
-/* Turns scores into probabilities, and `dp`, the gradients of the probabilities after dropout, into those of the
- * scores; then applies dropout to the probabilities. inner: <dy, y> of the row */
-FUSED HOT static void slopes_row(float *s, float *dp, const float *factors, Range zone, float lse, float inner) {
-#pragma omp simd
-    for (int64_t j = zone.from; j < zone.end; j++) {
-        const float p = exp_flushed(s[j] - lse);
-        dp[j] = p * (dp[j] * factors[j] - inner);
-        s[j] = p * factors[j];
+/* Turns the scores of a tile into probabilities, and dp, the gradients of the probabilities after dropout, into those of the
+ * scores; then applies dropout to the probabilities. Both are 0 outside of[row]. factors: of a row's dropout, those of the next
+ * row after factors_step; inner[row]: <dy, y> */
+FUSED HOT static void slopes(float *s, float *dp, int64_t rows, Range zone, const Range *of, const float *factors,
+                             int64_t factors_step, const float *lse, const float *inner) {
+    for (int64_t r = 0; r < rows; r++, s += GEMM_STEP, dp += GEMM_STEP, factors += factors_step) {
+        fill_outside(s, of[r], zone, -INFINITY);
+        fill_outside(dp, of[r], zone, 0.0f);
+        for (int64_t j = zone.from; j < zone.end; j += LANES) {
+            const V p = exp_lanes(load(s + j) - lse[r]), f = load(factors + j);
+            store(dp + j, p * (load(dp + j) * f - inner[r]));
+            store(s + j, p * f);
+        }
     }
 }
 
-HOT static float dot(const float *a, const float *b, int64_t n) {
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < n; j++) sum += a[j] * b[j];
-    return sum;
+/* <a, b>, where GEMM_COLUMNS numbers of a lie in each panel, and panels are so far apart */
+INLINE float dot(const float *a, int64_t panel, const float *b, int64_t n) {
+    const int64_t whole = n / LANES * LANES;
+    V sum = {0};
+    float rest = 0.0f;
+    for (int64_t j = 0; j < whole; j += LANES) sum += load(a + j / GEMM_COLUMNS * panel + j % GEMM_COLUMNS) * load(b + j);
+    for (int64_t j = whole; j < n; j++) rest += a[j / GEMM_COLUMNS * panel + j % GEMM_COLUMNS] * b[j];
+    return lanes_sum(sum) + rest;
 }
 
-/* <dy, y> of query i, whose dy is the row of dy_rows (pack_rows) that begins at `dy` */
-static float inner_of(const Head *h, int64_t i, const float *dy) {
-    float scratch[GEMM_DEPTH], sum = 0.0f;
-    for (int64_t f = 0; f < h->width; f += GEMM_DEPTH, dy += TILE_CAPACITY * GEMM_STEP) {
-        const int64_t n = min_i64(GEMM_DEPTH, h->width - f);
-        sum += dot(dy, block_load(h->y.v, h->y.at + i * h->y.step + f, n, scratch), n);
+/* inner[rows] becomes <dy, y> of each query from i on, whose dy have been packed. */
+FUSED HOT static void inner_of(const Head *h, const Space *w, int64_t i, int64_t rows, float *inner) {
+    float scratch[GEMM_DEPTH];
+    for (int64_t r = 0; r < rows; r++) {
+        inner[r] = 0.0f;
+        for (int64_t f = 0; f < h->width; f += GEMM_DEPTH) {
+            const int64_t n = min_i64(GEMM_DEPTH, h->width - f);
+            const float *y = block_load(h->y.v, h->y.at + (i + r) * h->y.step + f, n, scratch);
+            inner[r] += dot(w->dy_plain + f * w->rows + r * GEMM_COLUMNS, w->rows * GEMM_COLUMNS, y, n);
+        }
     }
-    return sum;
 }
 
 /* Adds ds[n], the gradients of query i's scores for keys from c on, to the bias's. */
@@ -444,19 +455,23 @@ static void clear_bias(const Head *h) {
  * query of the tile */
 static void slopes_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, Range all, float *s, float *ds,
                         const float *inner) {
-    const bool settled = h->attr->cap > 0.0f || h->bias;
+    const bool settled = h->attr->cap > 0.0f || h->bias, drops = h->attr->p > 0;
     const Range zone = zone_of(all, GEMM_ROWS, n);
-    float factors[KEYS], slope[KEYS];
-    for (int64_t j = zone.from; j < zone.end; j++) factors[j] = 1.0f;
-    for (int64_t r = 0; r < rows; r++, s += GEMM_STEP, ds += GEMM_STEP) {
-        const Range of = cut(seen(h, i + r, 1), c, n);
-        if (settled) settle(h, i + r, c, of.end, s, slope);
-        fill_outside(s, of, zone, -INFINITY);
-        fill_outside(ds, of, zone, 0.0f);
-        if (h->attr->p > 0) draw(h, factors, i + r, c, zone);
-        slopes_row(s, ds, factors, zone, h->lse[i + r], inner[r]);
-        add_to_bias(h, i + r, c + of.from, of.end - of.from, ds + of.from);
-        if (settled) multiply(ds + of.from, slope + of.from, of.end - of.from);
+    float factors[GEMM_ROWS * KEYS], slope[GEMM_ROWS * KEYS];
+    Range of[GEMM_ROWS];
+    assert(0 < rows && rows <= GEMM_ROWS);
+    for (int64_t r = 0; r < rows; r++) {
+        of[r] = cut(seen(h, i + r, 1), c, n);
+        if (settled) settle(h, i + r, c, of[r].end, s + r * GEMM_STEP, slope + r * KEYS);
+        if (drops) draw(h, factors + r * KEYS, i + r, c, zone);
+    }
+    if (!drops) fill(factors, zone.from, zone.end, 1.0f);
+    slopes(s, ds, rows, zone, of, factors, drops ? KEYS : 0, h->lse + i, inner);
+    for (int64_t r = 0; r < rows && (settled || h->dbias); r++) {
+        float *own = ds + r * GEMM_STEP + of[r].from;
+        const int64_t seen_here = of[r].end - of[r].from;
+        add_to_bias(h, i + r, c + of[r].from, seen_here, own);
+        if (settled) multiply(own, slope + r * KEYS + of[r].from, seen_here);
     }
 }
 
@@ -478,10 +493,11 @@ static void back_block(const Head *h, const Space *w, int64_t i, int64_t rows, i
     const Range sees = seen(h, i, rows);
     const float scale = h->attr->scale;
     const int64_t d = h->width;
-    float inner[GEMM_ROWS];
+    float inner[QUERIES];
     if (sees.end <= at || sees.from >= at + n) return;
     pack_plain(&h->q, i, rows, d, w->rows, w->q_plain);
     pack_plain(&h->dy, i, rows, d, w->rows, w->dy_plain);
+    inner_of(h, w, i, rows, inner);
     for (int64_t c = 0; c < n; c += KEYS) {
         const int64_t keys = min_i64(KEYS, n - c);
         const Range all = cut(sees, at + c, keys);
@@ -492,10 +508,9 @@ static void back_block(const Head *h, const Space *w, int64_t i, int64_t rows, i
             if (of.end == of.from) continue;
             pack_rows(&h->q, i + row, height, d, TILE_CAPACITY, w->q_rows);
             pack_rows(&h->dy, i + row, height, d, TILE_CAPACITY, w->dy_rows);
-            for (int64_t r = 0; r < height; r++) inner[r] = inner_of(h, i + row + r, w->dy_rows + r * GEMM_STEP);
             scores(w->q_rows, TILE_CAPACITY, height, w->k_turned + c * d, d, scale, of, s);
             scores(w->dy_rows, TILE_CAPACITY, height, w->v_turned + c * d, d, 1.0f, of, ds);
-            slopes_tile(h, i + row, height, at + c, keys, of, s, ds, inner);
+            slopes_tile(h, i + row, height, at + c, keys, of, s, ds, inner + row);
             products(ds, false, height, w->k_plain + c * GEMM_COLUMNS, w->span, d, scale, of, dq, i + row,
                      at + c > seen(h, i + row, height).from);
         }
