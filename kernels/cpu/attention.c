@@ -21,6 +21,7 @@
 #include "cpu.h"
 #include "fp32_workspace.h"
 #include "gemm_tiles.h"
+#define REGISTER_LANES
 #include "lanes.h"
 #include "vector_math.h"
 
@@ -150,12 +151,8 @@ static void pack_turned(const Rows *r, int64_t row, int64_t rows, int64_t width,
                   width, to + k * width, GEMM_COLUMNS);
 }
 
-/* Some rows at a time, all of their features: they are read as they lie. */
 static void pack_plain(const Rows *r, int64_t row, int64_t rows, int64_t width, int64_t capacity, float *to) {
-    for (int64_t k = 0; k < rows; k += GEMM_COLUMNS)
-        for (int64_t f = 0; f < width; f += GEMM_COLUMNS)
-            gemm_copy(r->v->dtype, r->v->data, r->at + (row + k) * r->step + f, r->step, min_i64(GEMM_COLUMNS, rows - k),
-                      min_i64(GEMM_COLUMNS, width - f), to + f * capacity + k * GEMM_COLUMNS, GEMM_COLUMNS);
+    gemm_panels(r->v->dtype, r->v->data, r->at + row * r->step, r->step, rows, width, to, capacity * GEMM_COLUMNS);
 }
 
 /* Rows as first factors of sums over features: pieces of GEMM_DEPTH features, each of `capacity` rows */
@@ -230,6 +227,15 @@ static Space take_space(const Head *h, bool back, bool narrow, Room *r) {
 
 /* ---- scores */
 
+/* exp_flushed of each lane */
+INLINE V exp_lanes(V x) {
+    float y[LANES];
+    store(y, x);
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) y[l] = exp_flushed(y[l]);
+    return load(y);
+}
+
 /* Caps the scores s[n] of query i for keys from c on, and adds the bias. slope[n], or NULL: the caps' derivatives */
 HOT static void settle(const Head *h, int64_t i, int64_t c, int64_t n, float *s, float *slope) {
     for (int64_t j = 0; j < n && slope; j++) slope[j] = 1.0f;
@@ -250,22 +256,25 @@ static void draw(const Head *h, float *factors, int64_t row, int64_t column, Ran
 /* The columns that the softmax of a tile goes over, whose queries see the keys of `of`: whole vectors. A key that a query does not
  * see gets the probability 0; wider: of the columns before and after, too, which share a tile of keys with one that is seen. */
 static Range zone_of(Range of, int64_t wider, int64_t n) {
-    return (Range){max_i64(0, of.from - wider) / GEMM_LANES * GEMM_LANES, div_up(min_i64(n, of.end + wider), GEMM_LANES) * GEMM_LANES};
+    return (Range){max_i64(0, of.from - wider) / LANES * LANES, div_up(min_i64(n, of.end + wider), LANES) * LANES};
 }
 
 static void fill(float *s, int64_t from, int64_t end, float x) {
     for (int64_t j = from; j < end; j++) s[j] = x;
 }
 
-/* What the zone of a row of scores has outside of the range becomes x. After it whole vectors are written, for which a row has
- * room: a loop over a few numbers would take longer to end. */
-HOT static void fill_outside(float *s, Range of, Range zone, float x) {
-    fill(s, zone.from, min_i64(of.from, zone.end), x);
-    for (int64_t j = max_i64(of.end, zone.from); j < zone.end; j += GEMM_LANES)
-#pragma GCC unroll 16
-        for (int k = 0; k < GEMM_LANES; k++) s[j + k] = x;
+/* x, numbers j to j + LANES of a row: those outside of the range become `other`. */
+INLINE V only(V x, int64_t j, Range of, float other) {
+    const LaneInts at = lane_numbers() + (int32_t)j, in = (at >= (int32_t)of.from) & (at < (int32_t)of.end);
+    return (V)(((LaneInts)x & in) | ((LaneInts)((V){0} + other) & ~in));
 }
-_Static_assert(GEMM_STEP >= KEYS + GEMM_LANES, "a row of scores has room for a vector after its last key");
+
+/* What the zone of a row has outside of the range becomes x. */
+INLINE void fill_outside(float *s, Range of, Range zone, float x) {
+    for (int64_t j = zone.from; j < min_i64(of.from, zone.end); j += LANES) store(s + j, only(load(s + j), j, of, x));
+    for (int64_t j = max_i64(of.end / LANES * LANES, zone.from); j < zone.end; j += LANES) store(s + j, only(load(s + j), j, of, x));
+}
+_Static_assert(GEMM_STEP >= KEYS + LANES, "a row of scores has room for a vector after its last key");
 
 HOT static void multiply(float *s, const float *by, int64_t n) {
 #pragma omp simd
@@ -279,22 +288,34 @@ HOT static void scale_row(float *y, int64_t n, float by) {
 
 /* ---- forward */
 
-HOT static float largest(const float *s, Range zone) {
-    float top = -INFINITY;
-#pragma omp simd reduction(max : top)
-    for (int64_t j = zone.from; j < zone.end; j++) top = s[j] > top ? s[j] : top;
-    return top;
+/* The rows of a tile are gone through several times, so that what is done with one row need not wait for what became of
+ * the one before it. */
+
+/* Scores that a query does not see, outside of[row], become -inf. most[row]: the largest score */
+FUSED HOT static void largest(float *s, int64_t rows, Range zone, const Range *of, float *most) {
+    for (int64_t r = 0; r < rows; r++, s += GEMM_STEP) {
+        V top = (V){0} - INFINITY;
+        fill_outside(s, of[r], zone, -INFINITY);
+        for (int64_t j = zone.from; j < zone.end; j += LANES) top = lanes_larger(load(s + j), top);
+        most[r] = lanes_largest(top);
+    }
 }
 
-/* Turns scores into exponentials relative to `top`; returns their sum. */
-FUSED HOT static float exponentials(float *s, Range zone, float top) {
-    float total = 0.0f;
-#pragma omp simd reduction(+ : total)
-    for (int64_t j = zone.from; j < zone.end; j++) {
-        s[j] = exp_flushed(s[j] - top);
-        total += s[j];
+/* Turns scores into exponentials relative to max[row], the largest score so far, which most[row] may exceed; sum[row]: of
+ * exponentials so far. shrink[row]: what sums so far have been, or must be, multiplied by */
+FUSED HOT static void exponentials(float *s, int64_t rows, Range zone, const float *most, float *max, float *sum, float *shrink) {
+    for (int64_t r = 0; r < rows; r++, s += GEMM_STEP) {
+        const float before = max[r], now = before < most[r] ? most[r] : before, base = now > -INFINITY ? now : 0.0f;
+        V total = {0};
+        for (int64_t j = zone.from; j < zone.end; j += LANES) {
+            const V e = exp_lanes(load(s + j) - base);
+            store(s + j, e);
+            total += e;
+        }
+        shrink[r] = -INFINITY < before && before < now ? exp_flushed(before - now) : 1.0f; /* sums begin with 0 */
+        sum[r] = sum[r] * shrink[r] + lanes_sum(total);
+        max[r] = now;
     }
-    return total;
 }
 
 /* Turns the scores of queries [i, i + rows) for keys [c, c + n), of which they see those of `all`, into exponentials
@@ -302,25 +323,19 @@ FUSED HOT static float exponentials(float *s, Range zone, float top) {
 static void softmax_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, Range all, float *s, float *max,
                          float *sum, Matrix y) {
     const Range zone = zone_of(all, 0, n);
-    float shrink[GEMM_ROWS], factors[KEYS];
+    float most[GEMM_ROWS], shrink[GEMM_ROWS], factors[KEYS];
+    Range of[GEMM_ROWS];
     for (int64_t r = 0; r < rows; r++) {
-        const Range of = cut(seen(h, i + r, 1), c, n);
-        float *row = s + r * GEMM_STEP;
-        if (h->attr->cap > 0.0f || h->bias) settle(h, i + r, c, of.end, row, NULL);
-        fill_outside(row, of, zone, -INFINITY);
-        const float top = largest(row, zone), before = max[i + r];
-        shrink[r] = -INFINITY < before && before < top ? before - top : 0.0f; /* the sums begin with 0 */
-        max[i + r] = before < top ? top : before;
+        of[r] = cut(seen(h, i + r, 1), c, n);
+        if (h->attr->cap > 0.0f || h->bias) settle(h, i + r, c, of[r].end, s + r * GEMM_STEP, NULL);
     }
-#pragma omp simd
-    for (int64_t r = 0; r < rows; r++) shrink[r] = exp_flushed(shrink[r]);
-    for (int64_t r = 0; r < rows; r++) {
-        float *row = s + r * GEMM_STEP;
-        sum[i + r] = sum[i + r] * shrink[r] + exponentials(row, zone, max[i + r] > -INFINITY ? max[i + r] : 0.0f);
+    largest(s, rows, zone, of, most);
+    exponentials(s, rows, zone, most, max + i, sum + i, shrink);
+    for (int64_t r = 0; r < rows; r++)
         if (shrink[r] != 1.0f) scale_row(row_at(y, i + r), h->width, shrink[r]);
-        if (h->attr->p == 0) continue;
+    for (int64_t r = 0; r < rows && h->attr->p > 0; r++) {
         draw(h, factors, i + r, c, zone);
-        multiply(row + zone.from, factors + zone.from, zone.end - zone.from);
+        multiply(s + r * GEMM_STEP + zone.from, factors + zone.from, zone.end - zone.from);
     }
 }
 
@@ -361,11 +376,11 @@ static void forward_span(const Head *h, const Space *w, int64_t k, int64_t at, i
     if (!at) {
         for (int64_t i = begin; i < end; i++) max[i] = -INFINITY, sum[i] = 0.0f;
     }
-    for (int64_t t = 0; t < tiles_in(end - begin); t++) {
-        const int64_t i = begin + tile_begin(t, end - begin), next = begin + tile_begin(t + 1, end - begin);
+    for (int64_t t = 1, i = begin, next; i < end; t++, i = next) {
+        next = begin + tile_begin(t, end - begin);
         forward_tile(h, w, i, next - i, at, n, max, sum, y);
+        if (at + n == h->keys) forward_end(h, i, next, max, sum, y);
     }
-    if (at + n == h->keys) forward_end(h, begin, end, max, sum, y);
 }
 
 /* Queries [begin, end) of the heads that share one of k and v, of which `first` is the first */
@@ -380,32 +395,43 @@ static void forward_group(const KArgs *a, int64_t first, int64_t begin, int64_t 
 
 /* ---- gradient */
 
-/* Turns scores into probabilities, and `dp`, the gradients of the probabilities after dropout, into those of the
- * scores; then applies dropout to the probabilities. inner: <dy, y> of the row */
-FUSED HOT static void slopes_row(float *s, float *dp, const float *factors, Range zone, float lse, float inner) {
-#pragma omp simd
-    for (int64_t j = zone.from; j < zone.end; j++) {
-        const float p = exp_flushed(s[j] - lse);
-        dp[j] = p * (dp[j] * factors[j] - inner);
-        s[j] = p * factors[j];
+/* Turns the scores of a tile into probabilities, and dp, the gradients of the probabilities after dropout, into those of the
+ * scores; then applies dropout to the probabilities. Both are 0 outside of[row]. factors: of a row's dropout, those of the next
+ * row after factors_step; inner[row]: <dy, y> */
+FUSED HOT static void slopes(float *s, float *dp, int64_t rows, Range zone, const Range *of, const float *factors,
+                             int64_t factors_step, const float *lse, const float *inner) {
+    for (int64_t r = 0; r < rows; r++, s += GEMM_STEP, dp += GEMM_STEP, factors += factors_step) {
+        fill_outside(s, of[r], zone, -INFINITY);
+        fill_outside(dp, of[r], zone, 0.0f);
+        for (int64_t j = zone.from; j < zone.end; j += LANES) {
+            const V p = exp_lanes(load(s + j) - lse[r]), f = load(factors + j);
+            store(dp + j, p * (load(dp + j) * f - inner[r]));
+            store(s + j, p * f);
+        }
     }
 }
 
-HOT static float dot(const float *a, const float *b, int64_t n) {
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < n; j++) sum += a[j] * b[j];
-    return sum;
+/* <a, b>, where GEMM_COLUMNS numbers of a lie in each panel, and panels are so far apart */
+INLINE float dot(const float *a, int64_t panel, const float *b, int64_t n) {
+    const int64_t whole = n / LANES * LANES;
+    V sum = {0};
+    float rest = 0.0f;
+    for (int64_t j = 0; j < whole; j += LANES) sum += load(a + j / GEMM_COLUMNS * panel + j % GEMM_COLUMNS) * load(b + j);
+    for (int64_t j = whole; j < n; j++) rest += a[j / GEMM_COLUMNS * panel + j % GEMM_COLUMNS] * b[j];
+    return lanes_sum(sum) + rest;
 }
 
-/* <dy, y> of query i, whose dy is the row of dy_rows (pack_rows) that begins at `dy` */
-static float inner_of(const Head *h, int64_t i, const float *dy) {
-    float scratch[GEMM_DEPTH], sum = 0.0f;
-    for (int64_t f = 0; f < h->width; f += GEMM_DEPTH, dy += TILE_CAPACITY * GEMM_STEP) {
-        const int64_t n = min_i64(GEMM_DEPTH, h->width - f);
-        sum += dot(dy, block_load(h->y.v, h->y.at + i * h->y.step + f, n, scratch), n);
+/* inner[rows] becomes <dy, y> of each query from i on, whose dy have been packed. */
+FUSED HOT static void inner_of(const Head *h, const Space *w, int64_t i, int64_t rows, float *inner) {
+    float scratch[GEMM_DEPTH];
+    for (int64_t r = 0; r < rows; r++) {
+        inner[r] = 0.0f;
+        for (int64_t f = 0; f < h->width; f += GEMM_DEPTH) {
+            const int64_t n = min_i64(GEMM_DEPTH, h->width - f);
+            const float *y = block_load(h->y.v, h->y.at + (i + r) * h->y.step + f, n, scratch);
+            inner[r] += dot(w->dy_plain + f * w->rows + r * GEMM_COLUMNS, w->rows * GEMM_COLUMNS, y, n);
+        }
     }
-    return sum;
 }
 
 /* Adds ds[n], the gradients of query i's scores for keys from c on, to the bias's. */
@@ -429,19 +455,23 @@ static void clear_bias(const Head *h) {
  * query of the tile */
 static void slopes_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64_t n, Range all, float *s, float *ds,
                         const float *inner) {
-    const bool settled = h->attr->cap > 0.0f || h->bias;
+    const bool settled = h->attr->cap > 0.0f || h->bias, drops = h->attr->p > 0;
     const Range zone = zone_of(all, GEMM_ROWS, n);
-    float factors[KEYS], slope[KEYS];
-    for (int64_t j = zone.from; j < zone.end; j++) factors[j] = 1.0f;
-    for (int64_t r = 0; r < rows; r++, s += GEMM_STEP, ds += GEMM_STEP) {
-        const Range of = cut(seen(h, i + r, 1), c, n);
-        if (settled) settle(h, i + r, c, of.end, s, slope);
-        fill_outside(s, of, zone, -INFINITY);
-        fill_outside(ds, of, zone, 0.0f);
-        if (h->attr->p > 0) draw(h, factors, i + r, c, zone);
-        slopes_row(s, ds, factors, zone, h->lse[i + r], inner[r]);
-        add_to_bias(h, i + r, c + of.from, of.end - of.from, ds + of.from);
-        if (settled) multiply(ds + of.from, slope + of.from, of.end - of.from);
+    float factors[GEMM_ROWS * KEYS], slope[GEMM_ROWS * KEYS];
+    Range of[GEMM_ROWS];
+    assert(0 < rows && rows <= GEMM_ROWS);
+    for (int64_t r = 0; r < rows; r++) {
+        of[r] = cut(seen(h, i + r, 1), c, n);
+        if (settled) settle(h, i + r, c, of[r].end, s + r * GEMM_STEP, slope + r * KEYS);
+        if (drops) draw(h, factors + r * KEYS, i + r, c, zone);
+    }
+    if (!drops) fill(factors, zone.from, zone.end, 1.0f);
+    slopes(s, ds, rows, zone, of, factors, drops ? KEYS : 0, h->lse + i, inner);
+    for (int64_t r = 0; r < rows && (settled || h->dbias); r++) {
+        float *own = ds + r * GEMM_STEP + of[r].from;
+        const int64_t seen_here = of[r].end - of[r].from;
+        add_to_bias(h, i + r, c + of[r].from, seen_here, own);
+        if (settled) multiply(own, slope + r * KEYS + of[r].from, seen_here);
     }
 }
 
@@ -463,10 +493,11 @@ static void back_block(const Head *h, const Space *w, int64_t i, int64_t rows, i
     const Range sees = seen(h, i, rows);
     const float scale = h->attr->scale;
     const int64_t d = h->width;
-    float inner[GEMM_ROWS];
+    float inner[QUERIES];
     if (sees.end <= at || sees.from >= at + n) return;
     pack_plain(&h->q, i, rows, d, w->rows, w->q_plain);
     pack_plain(&h->dy, i, rows, d, w->rows, w->dy_plain);
+    inner_of(h, w, i, rows, inner);
     for (int64_t c = 0; c < n; c += KEYS) {
         const int64_t keys = min_i64(KEYS, n - c);
         const Range all = cut(sees, at + c, keys);
@@ -477,10 +508,9 @@ static void back_block(const Head *h, const Space *w, int64_t i, int64_t rows, i
             if (of.end == of.from) continue;
             pack_rows(&h->q, i + row, height, d, TILE_CAPACITY, w->q_rows);
             pack_rows(&h->dy, i + row, height, d, TILE_CAPACITY, w->dy_rows);
-            for (int64_t r = 0; r < height; r++) inner[r] = inner_of(h, i + row + r, w->dy_rows + r * GEMM_STEP);
             scores(w->q_rows, TILE_CAPACITY, height, w->k_turned + c * d, d, scale, of, s);
             scores(w->dy_rows, TILE_CAPACITY, height, w->v_turned + c * d, d, 1.0f, of, ds);
-            slopes_tile(h, i + row, height, at + c, keys, of, s, ds, inner);
+            slopes_tile(h, i + row, height, at + c, keys, of, s, ds, inner + row);
             products(ds, false, height, w->k_plain + c * GEMM_COLUMNS, w->span, d, scale, of, dq, i + row,
                      at + c > seen(h, i + row, height).from);
         }

@@ -34,10 +34,11 @@ static bool is_lying(const Gemm *g) {
     return !g->packed && !g->columns && g->b.transposed && g->b.type == DT_F32 && g->m <= GEMM_DOT_ROWS;
 }
 
-/* A thread packs all of a for its columns: of few of them that would take too long. */
+/* A thread packs all of a for its columns: of few of them that would take too long. As dot products, strips were measured with AVX2
+ * alone, and are made there. */
 static bool has_strips(const Gemm *g) {
     enum { ROWS = 256, COLUMNS = 128 /* of a thread */ };
-    return !g->packed && !is_lying(g) && g->m <= ROWS && g->n >= (int64_t)g->threads * COLUMNS;
+    return GEMM_DOT_ROWS && !g->packed && !is_lying(g) && g->m <= ROWS && g->n >= (int64_t)g->threads * COLUMNS;
 }
 
 /* room: numbers of a panel, at most, and of the sums of few rows */
@@ -108,7 +109,7 @@ static void matrix_columns(const Gemm *g, int64_t column, int64_t columns, int64
     const GemmMatrix *b = &g->b;
     if (b->transposed)
         gemm_turn(b->type, b->at, column * b->stride + at, b->stride, columns, depth, g->k - at, to, GEMM_COLUMNS);
-    else gemm_to_tiles(b->type, b->at, at * b->stride + column, b->stride, depth, columns, to, depth * GEMM_COLUMNS);
+    else gemm_panels(b->type, b->at, at * b->stride + column, b->stride, depth, columns, to, depth * GEMM_COLUMNS);
 }
 
 static void matrix_rows(const Gemm *g, int64_t row, int64_t rows, int64_t at, int64_t depth, float *to) {

@@ -31,44 +31,35 @@ INLINE void ask_for(DType t, const void *from, int64_t at) {
     __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at * (t == DT_F32 ? 4 : 2)));
 }
 
-INLINE void copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t to_step) {
-    const int64_t whole = n / GEMM_LANES * GEMM_LANES;
+INLINE void copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t to_step,
+                 int64_t panel) {
     for (int64_t r = 0; r < rows; r++, at += step, to += to_step) {
-        for (int64_t i = 0; i < min_i64(n, LINES_AHEAD * LINE); i += LINE) ask_for(t, from, at + ROWS_AHEAD * step + i);
-        for (int64_t i = 0; i < whole; i += GEMM_LANES) *(R *)(to + i) = take(t, from, at + i);
-        for (int64_t i = whole; i < n; i++) to[i] = dtype_load(t, from, (size_t)(at + i));
-    }
-}
-
-FUSED void gemm_copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to,
-                     int64_t to_step) {
-    switch (t) {
-    case DT_F32: copy(DT_F32, from, at, step, rows, n, to, to_step); break;
-    case DT_BF16: copy(DT_BF16, from, at, step, rows, n, to, to_step); break;
-    default: assert(t == DT_F16), copy(DT_F16, from, at, step, rows, n, to, to_step);
-    }
-}
-
-/* Of as many lines as a strip has: each of a row is asked for. */
-INLINE void to_tiles(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t tile) {
-    const int64_t whole = n / GEMM_COLUMNS * GEMM_COLUMNS;
-    for (int64_t r = 0; r < rows; r++, at += step, to += GEMM_COLUMNS) {
         float *here = to;
-        for (int64_t i = 0; i < n; i += LINE) ask_for(t, from, at + ROWS_AHEAD * step + i);
-        for (int64_t i = 0; i < whole; i += GEMM_COLUMNS, here += tile) {
+        int64_t i = 0;
+        for (int64_t k = 0; k < min_i64(n, LINES_AHEAD * LINE); k += LINE) ask_for(t, from, at + ROWS_AHEAD * step + k);
+        for (; i + GEMM_COLUMNS <= n; i += GEMM_COLUMNS, here += panel) {
             *(R *)here = take(t, from, at + i);
             *(R *)(here + GEMM_LANES) = take(t, from, at + i + GEMM_LANES);
         }
-        for (int64_t i = whole; i < n; i++) here[i - whole] = dtype_load(t, from, (size_t)(at + i));
+        if (i + GEMM_LANES <= n) *(R *)here = take(t, from, at + i), i += GEMM_LANES, here += GEMM_LANES;
+        for (; i < n; i++) *here++ = dtype_load(t, from, (size_t)(at + i));
     }
 }
 
-FUSED void gemm_to_tiles(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t tile) {
-    switch (t) {
-    case DT_F32: to_tiles(DT_F32, from, at, step, rows, n, to, tile); break;
-    case DT_BF16: to_tiles(DT_BF16, from, at, step, rows, n, to, tile); break;
-    default: assert(t == DT_F16), to_tiles(DT_F16, from, at, step, rows, n, to, tile);
+/* `call` with the type as a constant */
+#define BY_TYPE(type, call)                                     \
+    switch (type) {                                             \
+    case DT_F32: { const DType t = DT_F32; call; } break;       \
+    case DT_BF16: { const DType t = DT_BF16; call; } break;     \
+    default: { const DType t = DT_F16; call; }                  \
     }
+
+FUSED void gemm_copy(DType type, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t to_step) {
+    BY_TYPE(type, copy(t, from, at, step, rows, n, to, to_step, GEMM_COLUMNS))
+}
+
+FUSED void gemm_panels(DType type, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t panel) {
+    BY_TYPE(type, copy(t, from, at, step, rows, n, to, GEMM_COLUMNS, panel))
 }
 
 /* The lanes of two registers, one after the other, that make a new one: rows that are s apart exchange the blocks of s
@@ -168,84 +159,107 @@ INLINE void turn_to(DType t, const void *from, int64_t at, int64_t step, int64_t
     else turn(t, from, at, step, rows, n, there, to, to_step);
 }
 
-FUSED void gemm_turn(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, int64_t there, float *to,
+FUSED void gemm_turn(DType type, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, int64_t there, float *to,
                      int64_t to_step) {
     assert(n <= there);
-    switch (t) {
-    case DT_F32: turn_to(DT_F32, from, at, step, rows, n, there, to, to_step); break;
-    case DT_BF16: turn_to(DT_BF16, from, at, step, rows, n, there, to, to_step); break;
-    default: assert(t == DT_F16), turn_to(DT_F16, from, at, step, rows, n, there, to, to_step);
-    }
+    BY_TYPE(type, turn_to(t, from, at, step, rows, n, there, to, to_step))
 }
 
 /* ---- products: two registers of sums for each row */
 
-__attribute__((noinline)) static void leave_part(const GemmTile *t, int64_t row, const float *sums) {
-    float *to = t->c + row * t->c_step;
-    for (int64_t k = 0; k < t->columns; k++) to[k] = t->add ? to[k] + sums[k] : sums[k];
+/* TERMS: of each sum between two ends of a loop. With AVX2 a loop of one term has so many instructions beside its products that
+ * two threads of one core keep each other from them. gcc would copy sums from register to register in a longer loop, so the
+ * instruction is named; with AVX-512, whose loops are twice as long, neither is needed. */
+#if defined __FMA__ && !defined __AVX512F__
+enum { TERMS = 4 };
+#define ADD_PRODUCT(s, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+x"(s) : "x"(a), "x"(b))
+#else
+enum { TERMS = 1 };
+#define ADD_PRODUCT(s, a, b) ((s) += (a) * (b))
+#endif
+
+/* Leaves the sums of a tile that has fewer rows or columns than are computed. */
+HOT static void leave_part(const GemmTile *t, const float *sums) {
+    for (int64_t i = 0; i < t->rows; i++, sums += GEMM_COLUMNS)
+        for (int64_t k = 0; k < t->columns; k++) {
+            float *to = t->c + i * t->c_step + k;
+            *to = t->add ? *to + sums[k] : sums[k];
+        }
 }
 
-INLINE void leave(const GemmTile *t, int64_t row, R s0, R s1) {
-    float *to = t->c + row * t->c_step, sums[GEMM_COLUMNS];
-    if (t->columns == GEMM_COLUMNS || t->columns == GEMM_LANES) {
-        const bool two = t->columns == GEMM_COLUMNS;
-        if (t->add) s0 += *(const R *)to;
-        if (t->add && two) s1 += *(const R *)(to + GEMM_LANES);
-        *(R *)to = s0;
-        if (two) *(R *)(to + GEMM_LANES) = s1;
-        return;
+/* A term of each sum: a number of each row of a, which are `row` apart, times a row of b */
+INLINE void term(R *s0, R *s1, int rows, int registers, const float *a, int64_t row, const float *b) {
+    const R b0 = *(const R *)b, b1 = *(const R *)(b + GEMM_LANES);
+#pragma GCC unroll 14
+    for (int i = 0; i < rows; i++) {
+        const R x = a[i * row] - (R){0}; /* in each lane */
+        ADD_PRODUCT(s0[i], x, b0);
+        if (registers == 2) ADD_PRODUCT(s1[i], x, b1);
     }
-    *(R *)sums = s0;
-    *(R *)(sums + GEMM_LANES) = s1;
-    leave_part(t, row, sums);
 }
 
-/* rows, registers, turned: constants. The loop over the depth is not unrolled: gcc would then copy registers. Where the
- * processor has time for it, lines are asked for: those of c, and what comes soon. */
+/* rows, registers, turned: constants. Where the processor has time for it, lines are asked for: those of c, and what comes soon. */
 INLINE void tile(const GemmTile *t, int rows, int registers, bool turned) {
     const int64_t row = turned ? 1 : GEMM_STEP, next = turned ? GEMM_STEP : 1; /* of a */
-    const bool asks = rows == GEMM_ROWS && !turned;
+    const int64_t whole = t->depth / TERMS * TERMS;
+    const bool asks = TERMS > 1 && rows == GEMM_ROWS && !turned;
     R s0[GEMM_ROWS] = {{0}}, s1[GEMM_ROWS] = {{0}};
     const float *a = t->a, *b = t->b, *soon = t->soon ? t->soon : t->a;
     const int64_t soon_step = t->soon_step;
 #pragma GCC unroll 14
     for (int i = 0; i < rows && asks; i++) __builtin_prefetch(t->c + min_i64(i, t->rows - 1) * t->c_step, 1);
 #pragma GCC unroll 1
-    for (int64_t k = 0; k < t->depth; k++, a += next, b += GEMM_COLUMNS, soon += soon_step) {
-        const R b0 = *(const R *)b, b1 = *(const R *)(b + GEMM_LANES);
-        if (asks) __builtin_prefetch(soon, 0, 2);
-#pragma GCC unroll 14
-        for (int i = 0; i < rows; i++) {
-            s0[i] += a[i * row] * b0;
-            if (registers == 2) s1[i] += a[i * row] * b1;
+    for (int64_t k = 0; k < whole; k += TERMS, a += TERMS * next, b += TERMS * GEMM_COLUMNS, soon += TERMS * soon_step)
+#pragma GCC unroll 4
+        for (int j = 0; j < TERMS; j++) {
+            if (asks) __builtin_prefetch(soon + j * soon_step, 0, 2);
+            term(s0, s1, rows, registers, a + j * next, row, b + j * GEMM_COLUMNS);
         }
-    }
+#pragma GCC unroll 1
+    for (int64_t k = whole; k < t->depth; k++, a += next, b += GEMM_COLUMNS) term(s0, s1, rows, registers, a, row, b);
+    if (t->rows == rows && t->columns == registers * GEMM_LANES) {
+        float *c = t->c;
 #pragma GCC unroll 14
-    for (int i = 0; i < rows; i++)
-        if (i < t->rows) leave(t, i, t->scale * s0[i], t->scale * s1[i]);
-}
-
-INLINE void tile_of(const GemmTile *t, int rows) {
-    const int registers = t->columns > GEMM_LANES ? 2 : 1;
-    if (registers == 2 && !t->turned) tile(t, rows, 2, false);
-    else if (registers == 2) tile(t, rows, 2, true);
-    else if (!t->turned) tile(t, rows, 1, false);
-    else tile(t, rows, 1, true);
-}
-
-FUSED void gemm_tile(const GemmTile *t) {
-    assert(0 < t->rows && t->rows <= GEMM_ROWS && 0 < t->columns && t->columns <= GEMM_COLUMNS);
-    switch ((t->rows + 1) / 2) {
-    case 1: tile_of(t, 2); break;
-    case 2: tile_of(t, 4); break;
-    case 3: tile_of(t, 6); break;
-#ifdef __AVX512F__
-    case 4: tile_of(t, 8); break;
-    case 5: tile_of(t, 10); break;
-    case 6: tile_of(t, 12); break;
-    default: tile_of(t, 14); break;
-#endif
+        for (int i = 0; i < rows; i++, c += t->c_step) {
+            s0[i] *= t->scale, s1[i] *= t->scale;
+            if (t->add) s0[i] += *(const R *)c;
+            if (t->add && registers == 2) s1[i] += *(const R *)(c + GEMM_LANES);
+            *(R *)c = s0[i];
+            if (registers == 2) *(R *)(c + GEMM_LANES) = s1[i];
+        }
+        return;
     }
+    float sums[GEMM_ROWS * GEMM_COLUMNS];
+#pragma GCC unroll 14
+    for (int i = 0; i < rows; i++) {
+        *(R *)(sums + i * GEMM_COLUMNS) = t->scale * s0[i];
+        *(R *)(sums + i * GEMM_COLUMNS + GEMM_LANES) = t->scale * s1[i];
+    }
+    leave_part(t, sums);
+}
+
+/* Functions of their own: gcc copies registers where all are one. */
+#define TILE(rows, registers, turned)                                                        \
+    FUSED HOT static void tile_##rows##_##registers##_##turned(const GemmTile *t) { tile(t, rows, registers, turned); }
+#define TILES(rows) TILE(rows, 1, false) TILE(rows, 1, true) TILE(rows, 2, false) TILE(rows, 2, true)
+#define NAMES(rows)                                                                           \
+    {{tile_##rows##_1_false, tile_##rows##_1_true}, {tile_##rows##_2_false, tile_##rows##_2_true}}
+TILES(2) TILES(4) TILES(6)
+#ifdef __AVX512F__
+TILES(8) TILES(10) TILES(12) TILES(14)
+#endif
+
+typedef void TileFn(const GemmTile *t);
+static TileFn *const tiles[(GEMM_ROWS + 1) / 2][2][2] = { /* by pairs of rows, by registers, by turned */
+    NAMES(2), NAMES(4), NAMES(6),
+#ifdef __AVX512F__
+    NAMES(8), NAMES(10), NAMES(12), NAMES(14),
+#endif
+};
+
+void gemm_tile(const GemmTile *t) {
+    assert(0 < t->rows && t->rows <= GEMM_ROWS && 0 < t->columns && t->columns <= GEMM_COLUMNS);
+    tiles[(t->rows - 1) / 2][t->columns > GEMM_LANES][t->turned](t);
 }
 
 /* ---- dot products, of rows of b where they lie */

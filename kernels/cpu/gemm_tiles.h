@@ -20,9 +20,9 @@ enum { GEMM_STEP = GEMM_DEPTH + 16 };
 
 /* `rows` rows of n numbers of type t, from element `at` on and `step` elements apart, as fp32, rows to_step apart. */
 void gemm_copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t to_step);
-/* Rows of any number of columns, by tiles of GEMM_COLUMNS columns (rows, GEMM_COLUMNS), which are `tile` floats apart */
-void gemm_to_tiles(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t tile);
-/* The same, transposed: to (n, rows). A row has `there` numbers that may be read, at least n. Up to the next multiple of
+/* The same, as columns of panels: GEMM_COLUMNS numbers of a row lie in each, rows GEMM_COLUMNS apart, panels `panel`. */
+void gemm_panels(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t panel);
+/* As gemm_copy, transposed: to (n, rows). A row has `there` numbers that may be read, at least n. Up to the next multiple of
  * GEMM_LANES after `rows`, anything may be written: there must be room. */
 void gemm_turn(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, int64_t there, float *to,
                int64_t to_step);

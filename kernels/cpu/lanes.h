@@ -24,10 +24,41 @@ enum { LANES_FIT = false, TILES_FIT = false };
 typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias)); /* may start at any float */
 
 typedef uint32_t LaneBits __attribute__((vector_size(4 * LANES)));
+typedef int32_t LaneInts __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint16_t LaneHalves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 INLINE V load(const float *p) { return *(const V *)p; }
 INLINE void store(float *p, V v) { *(V *)p = v; }
+
+/* 0, 1, ... */
+INLINE LaneInts lane_numbers(void) {
+    static const int32_t numbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return *(const LaneInts *)numbers;
+}
+
+/* Lane by lane, the larger number; b where one is a NaN */
+INLINE V lanes_larger(V a, V b) {
+    float x[LANES], y[LANES];
+    store(x, a);
+    store(y, b);
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) x[l] = x[l] > y[l] ? x[l] : y[l];
+    return load(x);
+}
+
+INLINE V lanes_turned(V v, int by) { return __builtin_shuffle(v, (lane_numbers() + by) & (LANES - 1)); }
+
+INLINE float lanes_largest(V v) {
+#pragma GCC unroll 4
+    for (int by = LANES / 2; by; by /= 2) v = lanes_larger(v, lanes_turned(v, by));
+    return v[0];
+}
+
+INLINE float lanes_sum(V v) {
+#pragma GCC unroll 4
+    for (int by = LANES / 2; by; by /= 2) v += lanes_turned(v, by);
+    return v[0];
+}
 
 /* LANES numbers of type t, fp32 or bf16, from element `at` on; t is a constant. Rounds as bf16_from_f32 does. */
 INLINE V load_as(DType t, const void *p, int64_t at) {

@@ -108,7 +108,7 @@ int main(int argc, char **argv) {
     printf("roof: %.0f GFLOP/s in fp32 on %d threads\n", roof / 1e9, omp_get_max_threads());
     puts("type,samples,tokens,heads,width,group,kind,dropout,forward,backward,forward_percent,backward_percent");
     for (int64_t tokens = 128; tokens <= most; tokens *= 2)
-        for (int64_t width = 64; width <= 128; width *= 2)
+        for (int64_t width = 32; width <= 128; width *= 2)
             for (int causal = 0; causal < 2; causal++)
                 measure(d, &(Case){tokens, width, causal}, t, group, p, roof);
     device_close(d);
