@@ -32,6 +32,7 @@ typedef struct Light {
 
 typedef struct Again {
     const Chain *c;
+    Program *p;                 /* c's */
     Compile *under;
     Light *light;               /* [n], the slowest for their bytes first */
     int n;
@@ -45,7 +46,7 @@ typedef struct Again {
 
 /* The finished program in which all are dropped. */
 typedef struct Low {
-    const Program *p;
+    Program *p;
     Life *life;
     size_t *live, most, alignment;
     int *twin;      /* by buffer: what the second run makes in its place, or NO_BUF */
@@ -85,7 +86,7 @@ static void drop_all(Again *a, int deep) {
 
 /* ---- which may stay */
 
-static void low_fill(Low *low, const Program *p, Compile *c) {
+static void low_fill(Low *low, Program *p, Compile *c) {
     const size_t bufs = (size_t)p->n_bufs;
     Scratch *s = &c->scratch;
     low->p = p;
@@ -135,13 +136,15 @@ static void pick_quick(const Again *a, const Low *low, int *segment) {
     pick(a, low, above, segment);
 }
 
-/* Makes the choice `segment` if the finished program p, in which it is made, has the smallest arena so far. */
-static int take_smaller(Again *a, const Program *p, const int *choice, int *segment) {
+/* Makes the choice `segment` if the finished program p, in which it is made, has the smallest arena so far; the program keeps its
+ * placement. */
+static int take_smaller(Again *a, Program *p, const int *choice, int *segment) {
     size_t arena;
     int code = placement_arena(p, a->under->device->table->alignment, &arena, a->under->e);
     if (code || arena >= a->least || arena > a->enough) return code;
     a->least = arena;
     memcpy(segment, choice, (size_t)a->c->p->forward_end * sizeof *segment);
+    placement_move(a->p, p);
     return OK;
 }
 
@@ -217,7 +220,7 @@ int pass_recompute_light(Program *p, Compile *c) {
     Scratch *s = &c->scratch;
     Chain chain;
     int *segment = scratch_new(s, ops, sizeof *segment);
-    Again a = {&chain, c, scratch_new(s, ops, sizeof(Light)), 0, scratch_new(s, ops, sizeof(int)), scratch_new(s, bufs, sizeof(bool)),
+    Again a = {&chain, p, c, scratch_new(s, ops, sizeof(Light)), 0, scratch_new(s, ops, sizeof(int)), scratch_new(s, bufs, sizeof(bool)),
                scratch_new(s, bufs, sizeof(bool)), scratch_new(s, ops, sizeof(bool)), scratch_new(s, bufs, sizeof(int)), 0, 0, 0};
     if (!chain_find(&chain, p, s)) return OK;
     for (int i = 0; i < p->n_ops; i++) a.most_seconds += op_seconds(&p->ops[i]) / SHARE;
