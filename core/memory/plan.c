@@ -241,15 +241,14 @@ typedef struct Effort { int per_gain; long most_steps; } Effort;
 /* Searches for a plan at the lower bound of the first n pieces of the order alone, and gives them the order of its offsets: placed
  * in it, each gets a place at that offset or below. false: none is found. */
 static bool search_first(Planner *p, int n, Effort effort) {
-    const long left = steps_left(p, effort.per_gain);
-    if (plan_search_steps(n) > left) return false;
+    const long left = steps_left(p, effort.per_gain), most = effort.most_steps < left ? effort.most_steps : left;
+    if (plan_search_steps(n) > most) return false;
     PlanItem *first = scratch_new(p->scratch, (size_t)n, sizeof *first);
     if (p->scratch->failed) return false;
     for (int i = 0; i < n; i++) {
         const Piece *piece = &p->piece[p->order[i]];
         first[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
     }
-    const long most = effort.most_steps < left ? effort.most_steps : left;
     const bool found = plan_search(first, n, p->plan.lower_bound, most, &p->plan.searched, p->scratch);
     for (int i = 0; i < n; i++) p->keyed[i] = (Keyed){first[i].offset, p->order[i]};
     if (found) sort_keyed(p->keyed, p->spare, n);
