@@ -15,7 +15,9 @@ typedef struct Compile {
     Scratch scratch; /* a pass takes from it and gives nothing back: pass_run does, and reports a failure */
 } Compile;
 
-/* Changes p. Returns OK also where p->failed or c->scratch.failed is set: pass_run reports that. */
+/* What a pass returns that has nothing to do and has not touched the program: it needs no verifier. */
+enum { UNCHANGED = -1 };
+/* Changes p. Returns OK, or UNCHANGED, also where p->failed or c->scratch.failed is set: pass_run reports that. */
 typedef int PassFn(Program *p, Compile *c);
 #define PASS(name, stage, function, technique) PassFn function;
 #include "passes.def"
@@ -24,7 +26,7 @@ typedef int PassFn(Program *p, Compile *c);
 typedef struct Pass { const char *name; PassFn *run; } Pass;
 /* Runs a pass. Returns its error, or ERR_HOST_MEMORY; OK also where p->failed is set: program_check reports that. */
 int pass_apply(const Pass *pass, Program *p, Compile *c);
-/* The same, and the verifier after it: ERR_INTERNAL, too. */
+/* The same, and the verifier after it unless it says UNCHANGED: ERR_INTERNAL, too. */
 int pass_run(const Pass *pass, Program *p, Compile *c);
 
 /* Can the device's way to compute the op, whose workspace is laid out, have output 0 in the storage of the input that

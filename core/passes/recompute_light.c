@@ -40,6 +40,7 @@ typedef struct Again {
     double most_seconds;        /* that second runs may take */
     size_t enough;              /* bytes: an arena that is larger is not worth it */
     size_t least;               /* bytes of the smallest arena so far */
+    bool chosen;                /* it is that of a choice */
 } Again;
 
 /* All are dropped: rows of at most so many ops. */
@@ -154,6 +155,7 @@ static int take_smaller(Again *a, Program *p, const int *choice, int *segment) {
     int code = placement_arena(p, a->under->device->table->alignment, &arena, a->under->e);
     if (code || arena >= a->least || arena > a->enough) return code;
     a->least = arena;
+    a->chosen = true;
     memcpy(segment, choice, (size_t)a->c->p->forward_end * sizeof *segment);
     placement_move(a->p, p);
     return OK;
@@ -226,17 +228,19 @@ static int choose(Again *a, int *segment) {
 
 int pass_recompute_light(Program *p, Compile *c) {
     const Settings *set = c->settings;
-    if (set->eval || !set->recompute_light || set->checkpoint == CHECKPOINT_BUDGET || p->forward_end == p->n_ops) return OK;
+    if (set->eval || !set->recompute_light || set->checkpoint == CHECKPOINT_BUDGET || p->forward_end == p->n_ops) return UNCHANGED;
     assert(p->body_end == p->n_ops && p->micro_batches == 1); /* before accumulate and update */
     const size_t ops = (size_t)p->forward_end, bufs = (size_t)p->n_bufs;
     Scratch *s = &c->scratch;
     Chain chain;
     int *segment = scratch_new(s, ops, sizeof *segment);
     Again a = {&chain, p, c, scratch_new(s, bufs, sizeof(bool)), scratch_new(s, bufs, sizeof(bool)), scratch_new(s, ops, sizeof(bool)),
-               scratch_new(s, bufs, sizeof(int)), 0, 0, 0};
+               scratch_new(s, bufs, sizeof(int)), 0, 0, 0, false};
     if (!chain_find(&chain, p, s)) return OK;
     for (int i = 0; i < p->n_ops; i++) a.most_seconds += op_seconds(&p->ops[i]) / SHARE;
-    int code = choose(&a, segment);
-    if (!code && !s->failed) chain_drop(&chain, p, segment, NULL, s);
-    return code;
+    const int code = choose(&a, segment);
+    if (code || s->failed) return code;
+    if (!a.chosen) return UNCHANGED;
+    chain_drop(&chain, p, segment, NULL, s);
+    return OK;
 }
