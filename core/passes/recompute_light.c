@@ -134,11 +134,11 @@ static double pick(const Again *a, const Low *low, size_t limit, int *segment) {
     return chain_again(a->c, segment, a->lost, a->need, a->again);
 }
 
-/* The choice with the lowest peak, from low->most up, whose second runs take no more than a->most_seconds. */
-static void pick_quick(const Again *a, const Low *low, int *segment) {
+/* The choice with the lowest peak, from low->most up, whose second runs take no more than a->most_seconds. Returns that peak. */
+static size_t pick_quick(const Again *a, const Low *low, int *segment) {
     enum { STEPS = 16 };
     size_t below = low->most, above = below;
-    if (pick(a, low, below, segment) <= a->most_seconds) return;
+    if (pick(a, low, below, segment) <= a->most_seconds) return low->most;
     for (int i = 0; i < low->n; i++) above += align_up(low->p->bufs[low->light[i].buf].bytes, low->alignment); /* then all stay */
     for (int i = 0; i < STEPS && above - below > low->alignment; i++) {
         const size_t middle = below + (above - below) / 2;
@@ -146,6 +146,7 @@ static void pick_quick(const Again *a, const Low *low, int *segment) {
         else below = middle;
     }
     pick(a, low, above, segment);
+    return levels_most(&low->levels, 0, low->p->n_ops);
 }
 
 /* Makes the choice `segment` if the finished program p, in which it is made, has the smallest arena so far; the program keeps its
@@ -164,16 +165,20 @@ static int take_smaller(Again *a, Program *p, const int *choice, int *segment) {
 /* Might an arena of no less than `most` bytes be worth a plan? */
 static bool may_be_smaller(const Again *a, size_t most) { return most <= a->enough && most < a->least - a->least / NOTICED; }
 
+static int try_choice(Again *a, const int *choice, int *segment) {
+    Program *p;
+    int code = whatif(a->p, chain_apply, &(ChainChoice){a->c, choice, NULL}, a->under, &p, NULL);
+    if (code) return code;
+    code = take_smaller(a, p, choice, segment);
+    program_free(p);
+    return code;
+}
+
 /* Tries what low drops. What may stay by the bytes alive may leave gaps: then nothing stays. */
 static int try_low(Again *a, const Low *low, int *segment) {
-    Program *p;
-    int *tried = scratch_new(&a->under->scratch, (size_t)a->p->forward_end, sizeof *tried);
+    int *picked = scratch_new(&a->under->scratch, (size_t)a->p->forward_end, sizeof *picked);
     if (a->under->scratch.failed || !may_be_smaller(a, low->most)) return OK;
-    pick_quick(a, low, tried);
-    int code = whatif(a->p, chain_apply, &(ChainChoice){a->c, tried, NULL}, a->under, &p, NULL);
-    if (code) return code;
-    code = take_smaller(a, p, tried, segment);
-    program_free(p);
+    const int code = may_be_smaller(a, pick_quick(a, low, picked)) ? try_choice(a, picked, segment) : OK;
     if (code || !may_be_smaller(a, low->most) || chain_again(a->c, low->dropped, a->lost, a->need, a->again) > a->most_seconds) return code;
     return take_smaller(a, low->p, low->dropped, segment);
 }
