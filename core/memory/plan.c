@@ -307,10 +307,10 @@ static void place_crowd_first(Planner *p) {
     }
 }
 
-/* Each way does something only where those before it have not reached the lower bound, and costs more than they do. In most
- * programs the largest first does, in nearly all others what lives near the peak first. */
+/* Each way does something only where those before it have not reached the lower bound, and costs more than they do: an order by size
+ * lacks room only near its end. In most programs the largest first does, in nearly all others what lives near the peak first. */
 static void find_plan(Planner *p) {
-    static OrderKey *const keys[] = {by_size, by_life, by_area};
+    static OrderKey *const keys[] = {by_area, by_life, by_size};
     try_key(p, by_size);
     place_crowd_first(p);
     if (!is_worth(p)) return;
