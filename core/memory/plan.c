@@ -107,13 +107,6 @@ static void move_up(Planner *p, int from, int to) {
     p->order[to] = moved;
 }
 
-/* Tries the order of a key. */
-static void try_key(Planner *p, OrderKey *key) {
-    if (!is_above(p)) return;
-    sort_order(p, key);
-    try_order(p);
-}
-
 /* A few pieces of another size than most, which live long, may be all that lacks room in an order: placed first, they move all
  * others by their size. */
 static void try_key_first(Planner *p, OrderKey *key) {
@@ -311,11 +304,10 @@ static void place_crowd_first(Planner *p) {
  * lacks room only near its end. In most programs the largest first does, in nearly all others what lives near the peak first. */
 static void find_plan(Planner *p) {
     static OrderKey *const keys[] = {by_area, by_life, by_size};
-    try_key(p, by_size);
+    sort_order(p, by_size);
+    if (is_above(p)) try_order(p);
     place_crowd_first(p);
     if (!is_worth(p)) return;
-    try_key(p, by_life);
-    try_key(p, by_area);
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) try_key_first(p, keys[i]);
     search_all(p);
     if (!p->scratch->failed) improve(p);
