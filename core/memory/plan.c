@@ -288,15 +288,16 @@ static int order_by_crowd(Planner *p, size_t most, int *above) {
 }
 
 /* Most times of a long program are far from the peak: whatever lives then finds room. What lives near the peak is placed before
- * it: the largest first, then as a search finds it, which is quick because it is a small part. */
-static void place_crowd_first(Planner *p) {
+ * it: the largest first, then as a search finds it, which is quick because it is a small part. Where that is thousands of pieces,
+ * only a search that may take more than a few milliseconds begins: after the other orders. */
+static void place_crowd_first(Planner *p, long most_steps) {
     static const size_t shares[] = {32, 8, 3}; /* near: within the bound's 32nd, eighth, third part */
     int *above = is_above(p) ? scratch_new(p->scratch, (size_t)p->n + 1, sizeof *above) : NULL;
     if (!above) return;
     for (size_t i = 0; i < ARRAY_LEN(shares) && is_above(p); i++) {
         const int crowd = order_by_crowd(p, p->plan.lower_bound - p->plan.lower_bound / shares[i], above);
         try_order(p);
-        place_found(p, crowd, (Effort){GAIN_NEAR_PEAK, STEPS_NEAR_PEAK});
+        place_found(p, crowd, (Effort){GAIN_NEAR_PEAK, most_steps});
     }
 }
 
@@ -306,9 +307,9 @@ static void find_plan(Planner *p) {
     static OrderKey *const keys[] = {by_area, by_life, by_size};
     sort_order(p, by_size);
     if (is_above(p)) try_order(p);
-    place_crowd_first(p);
-    if (!is_worth(p)) return;
+    place_crowd_first(p, STEPS_NEAR_PEAK);
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) try_key_first(p, keys[i]);
+    place_crowd_first(p, STEPS_OF_ALL);
     search_all(p);
     if (!p->scratch->failed) improve(p);
 }
