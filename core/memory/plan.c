@@ -107,6 +107,13 @@ static void move_up(Planner *p, int from, int to) {
     p->order[to] = moved;
 }
 
+/* Tries the order of a key. */
+static void try_key(Planner *p, OrderKey *key) {
+    if (!is_above(p)) return;
+    sort_order(p, key);
+    try_order(p);
+}
+
 /* A few pieces of another size than most, which live long, may be all that lacks room in an order: placed first, they move all
  * others by their size. */
 static void try_key_first(Planner *p, OrderKey *key) {
@@ -234,14 +241,15 @@ typedef struct Effort { int per_gain; long most_steps; } Effort;
 /* Searches for a plan at the lower bound of the first n pieces of the order alone, and gives them the order of its offsets: placed
  * in it, each gets a place at that offset or below. false: none is found. */
 static bool search_first(Planner *p, int n, Effort effort) {
-    const long left = steps_left(p, effort.per_gain), most = effort.most_steps < left ? effort.most_steps : left;
-    if (plan_search_steps(n) > most) return false;
+    const long left = steps_left(p, effort.per_gain);
+    if (plan_search_steps(n) > left) return false;
     PlanItem *first = scratch_new(p->scratch, (size_t)n, sizeof *first);
     if (p->scratch->failed) return false;
     for (int i = 0; i < n; i++) {
         const Piece *piece = &p->piece[p->order[i]];
         first[i] = (PlanItem){piece->size, piece->first, piece->last, 0};
     }
+    const long most = effort.most_steps < left ? effort.most_steps : left;
     const bool found = plan_search(first, n, p->plan.lower_bound, most, &p->plan.searched, p->scratch);
     for (int i = 0; i < n; i++) p->keyed[i] = (Keyed){first[i].offset, p->order[i]};
     if (found) sort_keyed(p->keyed, p->spare, n);
@@ -288,28 +296,28 @@ static int order_by_crowd(Planner *p, size_t most, int *above) {
 }
 
 /* Most times of a long program are far from the peak: whatever lives then finds room. What lives near the peak is placed before
- * it: the largest first, then as a search finds it, which is quick because it is a small part. Where that is thousands of pieces,
- * only a search that may take more than a few milliseconds begins: after the other orders. */
-static void place_crowd_first(Planner *p, long most_steps) {
+ * it: the largest first, then as a search finds it, which is quick because it is a small part. */
+static void place_crowd_first(Planner *p) {
     static const size_t shares[] = {32, 8, 3}; /* near: within the bound's 32nd, eighth, third part */
     int *above = is_above(p) ? scratch_new(p->scratch, (size_t)p->n + 1, sizeof *above) : NULL;
     if (!above) return;
     for (size_t i = 0; i < ARRAY_LEN(shares) && is_above(p); i++) {
         const int crowd = order_by_crowd(p, p->plan.lower_bound - p->plan.lower_bound / shares[i], above);
         try_order(p);
-        place_found(p, crowd, (Effort){GAIN_NEAR_PEAK, most_steps});
+        place_found(p, crowd, (Effort){GAIN_NEAR_PEAK, STEPS_NEAR_PEAK});
     }
 }
 
-/* Each way does something only where those before it have not reached the lower bound, and costs more than they do: an order by size
- * lacks room only near its end. In most programs the largest first does, in nearly all others what lives near the peak first. */
+/* Each way does something only where those before it have not reached the lower bound, and costs more than they do. In most
+ * programs the largest first does, in nearly all others what lives near the peak first. */
 static void find_plan(Planner *p) {
-    static OrderKey *const keys[] = {by_area, by_life, by_size};
-    sort_order(p, by_size);
-    if (is_above(p)) try_order(p);
-    place_crowd_first(p, STEPS_NEAR_PEAK);
+    static OrderKey *const keys[] = {by_size, by_life, by_area};
+    try_key(p, by_size);
+    place_crowd_first(p);
+    if (!is_worth(p)) return;
+    try_key(p, by_life);
+    try_key(p, by_area);
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) try_key_first(p, keys[i]);
-    place_crowd_first(p, STEPS_OF_ALL);
     search_all(p);
     if (!p->scratch->failed) improve(p);
 }
