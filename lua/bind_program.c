@@ -214,14 +214,13 @@ static int dump(lua_State *L) {
 /* program:plan() -> text: a line per buffer with offset, bytes, and the first and last op that it lives for */
 static int plan(lua_State *L) {
     Err e;
-    Placement place;
+    const Placement *place;
     const Box *box = bind_box(L, 1, BOX_PROGRAM);
     const Device *device = box->parent[1]->content;
     Text *t = bind_text_new(L);
-    if (placement_build(box->content, device->table->alignment, &place, &e)) return bind_fail(L, &e);
-    int code = placement_dump(box->content, &place, bind_text_line, t, &e);
-    placement_free(&place);
-    return code ? bind_fail(L, &e) : bind_text_push(L, t);
+    if (placement_of(box->content, device->table->alignment, &place, &e)) return bind_fail(L, &e);
+    placement_dump(box->content, place, bind_text_line, t);
+    return bind_text_push(L, t);
 }
 
 static void push_operands(lua_State *L, const Program *p, const int *bufs, int n, const char *key) {

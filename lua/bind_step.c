@@ -25,21 +25,22 @@ static void push_ops(lua_State *L, const Program *p) {
     }
 }
 
-static void push_bufs(lua_State *L, const Program *p, const Placement *place, const Life *life, size_t alignment) {
+static void push_bufs(lua_State *L, const Program *p, const Placement *place) {
     lua_newtable(L);
     for (int b = 0, n = 0; b < p->n_bufs; b++) {
         const Buf *buf = &p->bufs[b];
-        if (!life[b].used) continue;
+        const Life *life = &place->life[b];
+        if (!life->used) continue;
         lua_createtable(L, 0, 9);
         bind_set_string(L, "name", buf->name);
         bind_set_string(L, "category", category_name(buf->category));
-        bind_set_integer(L, "bytes", (lua_Integer)life[b].bytes);
-        bind_set_integer(L, "size", (lua_Integer)align_up(life[b].bytes, alignment));
-        bind_set_integer(L, "first", life[b].first + 1);
-        bind_set_integer(L, "last", life[b].last + 1);
+        bind_set_integer(L, "bytes", (lua_Integer)life->bytes);
+        bind_set_integer(L, "size", (lua_Integer)align_up(life->bytes, place->alignment));
+        bind_set_integer(L, "first", life->first + 1);
+        bind_set_integer(L, "last", life->last + 1);
         bind_set_integer(L, "offset", (lua_Integer)place->offsets[b]);
-        bind_set_boolean(L, "always", buf->kind == BUF_PERSISTENT);
-        bind_set_boolean(L, "host", buf->host);
+        bind_set_boolean(L, "always", life->persistent);
+        bind_set_boolean(L, "host", life->host);
         lua_rawseti(L, -2, ++n);
     }
 }
@@ -49,24 +50,16 @@ static void push_bufs(lua_State *L, const Program *p, const Placement *place, co
 int bind_program_step(lua_State *L) {
     Err e;
     const Box *box = bind_box(L, 1, BOX_PROGRAM);
-    const Program *p = box->content;
+    Program *p = box->content;
     const Device *device = box->parent[1]->content;
-    const size_t alignment = device->table->alignment;
-    Placement place;
-    /* in Lua's memory, so that nothing is lost where a table cannot be made */
-    Life *life = lua_newuserdatauv(L, ((size_t)p->n_bufs + 1) * sizeof *life, 0);
-    size_t *offsets = lua_newuserdatauv(L, ((size_t)p->n_bufs + 1) * sizeof *offsets, 0);
-    if (placement_build(p, alignment, &place, &e)) return bind_fail(L, &e);
-    for (int b = 0; b < p->n_bufs; b++) offsets[b] = place.offsets[b];
-    placement_free(&place);
-    place.offsets = offsets;
-    program_lives(p, life);
+    const Placement *place;
+    if (placement_of(p, device->table->alignment, &place, &e)) return bind_fail(L, &e);
     lua_createtable(L, 0, 3);
     push_ops(L, p);
     lua_setfield(L, -2, "ops");
-    push_bufs(L, p, &place, life, alignment);
+    push_bufs(L, p, place);
     lua_setfield(L, -2, "bufs");
-    bind_set_integer(L, "arena", (lua_Integer)place.arena);
+    bind_set_integer(L, "arena", (lua_Integer)place->arena);
     return 1;
 }
 

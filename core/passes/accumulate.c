@@ -25,7 +25,7 @@ static void sum_up(Program *p, int part, const char *path) {
  * the update will read. */
 int pass_accumulate(Program *p, Compile *c) {
     int times = c->settings->accumulate;
-    if ((times <= 1 && !c->settings->parts) || c->settings->eval) return OK;
+    if ((times <= 1 && !c->settings->parts) || c->settings->eval) return UNCHANGED;
     assert(!p->updates && p->body_end == p->n_ops && (times == 1 || !c->settings->parts));
     p->parts = c->settings->parts;
     Rewriter r;

@@ -129,7 +129,7 @@ int pass_choose_slices(Program *p, Compile *c) {
     size_t before;
     if (!set->sliced_updates || set->eval || set->accumulate > 1 || p->forward_end == p->n_ops || optimizer_is_paged(set->optimizer.kind) ||
         !has_large(p))
-        return OK;
+        return UNCHANGED;
     const int code = finish(p, c, &finished);
     if (code) return code;
     const bool any = choose_by(p, finished, c, &before);

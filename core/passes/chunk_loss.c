@@ -63,7 +63,7 @@ static void chunk_loss(Uses *u, int i, int chunks) {
 int pass_chunk_loss(Program *p, Compile *c) {
     Uses u;
     assert(p->forward_end == p->n_ops); /* before the backward pass */
-    if (c->settings->loss_chunks == 1 || !uses_open(&u, p, &c->scratch)) return OK;
+    if (c->settings->loss_chunks == 1 || !uses_open(&u, p, &c->scratch)) return UNCHANGED;
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == OP_linear && !u.dropped[i]) chunk_loss(&u, i, c->settings->loss_chunks);
     uses_close(&u);
@@ -83,7 +83,7 @@ static int gradient_of(const Program *p, const Op *f) {
 /* Both make the logits of each part, so one of them is enough, unless the forward pass can run alone. */
 int pass_chunk_loss_gradient(Program *p, Compile *c) {
     Uses u;
-    if (c->settings->loss_chunks == 1 || c->settings->parts || !uses_open(&u, p, &c->scratch)) return OK;
+    if (c->settings->loss_chunks == 1 || c->settings->parts || !uses_open(&u, p, &c->scratch)) return UNCHANGED;
     for (int i = 0; i < p->forward_end; i++) {
         const Op *f = &p->ops[i];
         const int gradient = f->kind == OP_linear_cross_entropy ? gradient_of(p, f) : NO_OP;

@@ -17,7 +17,7 @@ static void watched(PassWatch *watch, void *arg, const char *pass, const Program
 }
 
 /* A budget is a limit for every program, also for one in which there is nothing to drop. */
-static int check_budgets(const Program *p, const Compile *c) {
+static int check_budgets(Program *p, const Compile *c) {
     const Settings *s = c->settings;
     const struct { const char *of; bool given; size_t bytes; } budgets[] = {
         {"checkpoint", s->checkpoint == CHECKPOINT_BUDGET, s->budget},

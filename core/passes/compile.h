@@ -1,4 +1,4 @@
-/* compile.h: Network -> Program -> passes -> Program, with the verifier after every pass. */
+/* compile.h: Network -> Program -> passes -> Program, with the verifier after every pass that does something. */
 #ifndef MT_COMPILE_H
 #define MT_COMPILE_H
 

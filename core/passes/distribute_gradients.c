@@ -68,7 +68,7 @@ static bool sends_each(const Settings *s) { return s->accumulate == 1 || s->zero
 
 int pass_reduce_gradients(Program *p, Compile *c) {
     const Settings *s = c->settings;
-    if ((p->world == 1 && p->tensor == 1) || s->eval || !sends_each(s)) return OK;
+    if ((p->world == 1 && p->tensor == 1) || s->eval || !sends_each(s)) return UNCHANGED;
     assert(p->body_end == p->n_ops);
     Bucket bucket = {scratch_new(&c->scratch, (size_t)p->n_params, sizeof(int)), 0, 0, 1};
     Rewriter r;

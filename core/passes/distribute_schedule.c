@@ -278,7 +278,7 @@ static void find_shared(Stages *s) {
 
 int pass_schedule_stages(Program *p, Compile *c) {
     const Settings *set = c->settings;
-    if (p->pipeline == 1) return OK;
+    if (p->pipeline == 1) return UNCHANGED;
     Scratch *m = &c->scratch;
     const size_t bufs = (size_t)p->n_bufs;
     Stages s = {p, NULL, 0, 0, 0, p->n_bufs, p->micro_batches, scratch_new(m, bufs, sizeof(int)), scratch_new(m, bufs, sizeof(int)),

@@ -180,7 +180,7 @@ static int check_settings(const Program *p, const Settings *s, Err *e) {
 }
 
 int pass_cut_stages(Program *p, Compile *c) {
-    if (p->pipeline == 1) return OK;
+    if (p->pipeline == 1) return UNCHANGED;
     assert(p->forward_end == p->n_ops);
     int code = check_settings(p, c->settings, c->e);
     if (code) return code;

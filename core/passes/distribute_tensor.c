@@ -318,7 +318,7 @@ static void put(Split *s, const Op *old, bool by_token, bool gradient) {
 }
 
 int pass_split_tensors(Program *p, Compile *c) {
-    if (p->tensor == 1) return OK;
+    if (p->tensor == 1) return UNCHANGED;
     assert(p->forward_end == p->n_ops);
     const size_t n = (size_t)p->n_bufs;
     Scratch *m = &c->scratch;

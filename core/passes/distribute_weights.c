@@ -127,7 +127,7 @@ static void insert_gathers(const Divide *d) {
 
 int pass_divide_weights(Program *p, Compile *c) {
     const Settings *set = c->settings;
-    if (p->world == 1 || set->zero < 3) return OK;
+    if (p->world == 1 || set->zero < 3) return UNCHANGED;
     assert(p->body_end == p->n_ops && !p->updates);
     Scratch *s = &c->scratch;
     const size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops;

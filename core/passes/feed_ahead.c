@@ -6,7 +6,7 @@
 #include "passes.h"
 
 int pass_feed_ahead(Program *p, Compile *c) {
-    if (!c->settings->feed_ahead) return OK;
+    if (!c->settings->feed_ahead) return UNCHANGED;
     char name[BUF_NAME];
     for (int k = 0; k < program_fed_buffers(p) * p->fed && !p->failed; k++) {
         const int of = program_fed(p, k % program_fed_buffers(p), k / program_fed_buffers(p));

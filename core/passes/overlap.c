@@ -152,7 +152,7 @@ static void put(Overlap *o, const Op *op, bool in_body) {
 }
 
 int pass_overlap(Program *p, Compile *c) {
-    if (!c->settings->overlap_comm || p->world == 1) return OK;
+    if (!c->settings->overlap_comm || p->world == 1) return UNCHANGED;
     Scratch *s = &c->scratch;
     const size_t ops = (size_t)p->n_ops, bufs = (size_t)p->n_bufs;
     Overlap o = {.p = p, .flight = scratch_new(s, ops, sizeof *o.flight), .late = scratch_new(s, ops, sizeof *o.late),

@@ -165,7 +165,7 @@ int pass_overlap_copies(Program *p, Compile *c) {
     if (s->failed) return OK;
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == OP_copy) r.copy[r.n++].at = i;
-    if (!r.n) return OK;
+    if (!r.n) return UNCHANGED;
     size_t limit = placement_live(p, r.alignment, life, r.live);
     int code = placement_arena(p, r.alignment, &before, c->e);
     for (int i = 0; i < TRIES && !code && after > before; i++) {

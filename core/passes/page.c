@@ -33,7 +33,7 @@ static void put_paged(Program *p, const Op *update) {
 
 int pass_page(Program *p, Compile *c) {
     const Settings *s = c->settings;
-    if (!p->updates || !optimizer_is_paged(s->optimizer.kind)) return OK;
+    if (!p->updates || !optimizer_is_paged(s->optimizer.kind)) return UNCHANGED;
     Rewriter r;
     for (const Op *op = rewrite_begin(&r, p); op; op = rewrite_next(&r)) {
         if (op_is_update(op->kind) && optimizer_pages(s, &p->bufs[op->out[0]].shape)) put_paged(p, op);

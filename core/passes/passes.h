@@ -16,7 +16,9 @@ typedef struct Compile {
     Device *threads; /* the device with all its threads, on which the program will run */
 } Compile;
 
-/* Changes p. Returns OK also where p->failed or c->scratch.failed is set: pass_run reports that. */
+/* What a pass returns that has nothing to do and has not touched the program: it needs no verifier. */
+enum { UNCHANGED = -1 };
+/* Changes p. Returns OK, or UNCHANGED, also where p->failed or c->scratch.failed is set: pass_run reports that. */
 typedef int PassFn(Program *p, Compile *c);
 #define PASS(name, stage, function, technique) PassFn function;
 #include "passes.def"
@@ -25,7 +27,7 @@ typedef int PassFn(Program *p, Compile *c);
 typedef struct Pass { const char *name; PassFn *run; } Pass;
 /* Runs a pass. Returns its error, or ERR_HOST_MEMORY; OK also where p->failed is set: program_check reports that. */
 int pass_apply(const Pass *pass, Program *p, Compile *c);
-/* The same, and the verifier after it: ERR_INTERNAL, too. */
+/* The same, and the verifier after it unless it says UNCHANGED: ERR_INTERNAL, too. */
 int pass_run(const Pass *pass, Program *p, Compile *c);
 
 /* Can the device's way to compute the op, whose workspace is laid out, have output 0 in the storage of the input that
@@ -41,6 +43,9 @@ typedef void PassWatch(void *arg, const char *pass, const Program *p);
 
 /* Where a whole program's buffers lie. alignment: bytes, a power of two. */
 typedef struct Placement {
+    size_t alignment;
+    int n_bufs;
+    const Life *life;         /* [n_bufs]: with these, all that it follows from */
     size_t *offsets;          /* [n_bufs], by root buffer: bytes from the start of the arena; of a buffer in the host's
                                * memory, from the start of the arena there */
     size_t persistent, arena; /* bytes: of the persistent buffers, which come first, in buffer order; of all */
@@ -48,15 +53,17 @@ typedef struct Placement {
     size_t host_persistent;   /* the same of what lies in the host's memory */
     Plan host;
 } Placement;
-/* The caller frees it with placement_free. ERR_SCRIPT: the sizes do not fit in size_t; ERR_HOST_MEMORY. */
-int placement_build(const Program *p, size_t alignment, Placement *out, Err *e);
-void placement_free(Placement *pl);
-/* Only the bytes of the placed arena. Errors as placement_build. */
-int placement_arena(const Program *p, size_t alignment, size_t *arena, Err *e);
+/* *out: where the buffers lie. It is kept in p->placed and made once, unless lives or sizes change; it is valid until p has
+ * another one. ERR_SCRIPT: the sizes do not fit in size_t; ERR_HOST_MEMORY. */
+int placement_of(Program *p, size_t alignment, const Placement **out, Err *e);
+/* Only the bytes of the placed arena. Errors as placement_of. */
+int placement_arena(Program *p, size_t alignment, size_t *arena, Err *e);
+/* `to` keeps the placement of `from`, which is as `to` will be once it is finished. */
+void placement_move(Program *to, Program *from);
 /* live[n_ops]: the bytes of the device that are alive while an op runs, each buffer aligned; fills life[n_bufs], too.
  * Returns the most of live: no arena can be smaller. */
 size_t placement_live(const Program *p, size_t alignment, Life *life, size_t *live);
-/* A line per buffer: offset, bytes, the ops between which it lives; then the arena's sum. ERR_HOST_MEMORY. */
-int placement_dump(const Program *p, const Placement *pl, TextSink *sink, void *arg, Err *e);
+/* A line per buffer: offset, bytes, the ops between which it lives; then the arena's sum. */
+void placement_dump(const Program *p, const Placement *pl, TextSink *sink, void *arg);
 
 #endif

@@ -10,65 +10,86 @@
 typedef struct Memory { bool host; size_t *persistent; Plan *plan; } Memory;
 
 /* Places the persistent buffers from the memory's start, in buffer order. */
-static int place_persistent(const Program *p, const Life *life, size_t alignment, const Memory *m, size_t *offsets, Err *e) {
-    for (int b = 0; b < p->n_bufs; b++) {
-        if (p->bufs[b].kind != BUF_PERSISTENT || p->bufs[b].host != m->host) continue;
-        offsets[b] = *m->persistent;
-        if (!size_add(*m->persistent, align_up(life[b].bytes, alignment), m->persistent))
+static int place_persistent(const Placement *pl, const Memory *m, Err *e) {
+    for (int b = 0; b < pl->n_bufs; b++) {
+        const Life *l = &pl->life[b];
+        if (!l->persistent || l->host != m->host) continue;
+        pl->offsets[b] = *m->persistent;
+        if (!size_add(*m->persistent, align_up(l->bytes, pl->alignment), m->persistent))
             return err_set(e, ERR_SCRIPT, "the parameters' bytes do not fit in size_t");
     }
     return OK;
 }
 
 /* Places the temporaries after them. items[n_bufs] is scratch: buffers that are not in the memory have size 0. */
-static int place_temporary(const Program *p, const Life *life, PlanItem *items, size_t alignment, const Memory *m, size_t *offsets,
-                           Err *e) {
-    for (int b = 0; b < p->n_bufs; b++) {
-        bool here = life[b].used && p->bufs[b].kind != BUF_PERSISTENT && p->bufs[b].host == m->host;
-        items[b] = (PlanItem){here ? align_up(life[b].bytes, alignment) : 0, life[b].first, life[b].last, 0};
+static int place_temporary(const Placement *pl, PlanItem *items, const Memory *m, Err *e) {
+    for (int b = 0; b < pl->n_bufs; b++) {
+        const Life *l = &pl->life[b];
+        const bool here = l->used && !l->persistent && l->host == m->host;
+        items[b] = (PlanItem){here ? align_up(l->bytes, pl->alignment) : 0, l->first, l->last, 0};
     }
-    int code = plan_build(items, p->n_bufs, m->plan, e);
-    for (int b = 0; b < p->n_bufs && !code; b++)
-        if (items[b].size) offsets[b] = *m->persistent + items[b].offset;
+    int code = plan_build(items, pl->n_bufs, m->plan, e);
+    for (int b = 0; b < pl->n_bufs && !code; b++)
+        if (items[b].size) pl->offsets[b] = *m->persistent + items[b].offset;
     return code;
 }
 
-static int place(const Program *p, const Life *life, PlanItem *items, size_t alignment, Placement *out, Err *e) {
-    const Memory memories[] = {{false, &out->persistent, &out->plan}, {true, &out->host_persistent, &out->host}};
-    int code = OK;
+static int place(Placement *pl, Err *e) {
+    const Memory memories[] = {{false, &pl->persistent, &pl->plan}, {true, &pl->host_persistent, &pl->host}};
+    PlanItem *items = mem_new((size_t)pl->n_bufs * sizeof *items);
+    int code = items ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory in the plan");
     for (size_t m = 0; m < ARRAY_LEN(memories) && !code; m++) {
-        code = place_persistent(p, life, alignment, &memories[m], out->offsets, e);
-        if (!code) code = place_temporary(p, life, items, alignment, &memories[m], out->offsets, e);
+        code = place_persistent(pl, &memories[m], e);
+        if (!code) code = place_temporary(pl, items, &memories[m], e);
     }
-    if (!code) out->arena = out->persistent + out->plan.height;
+    mem_free(items);
+    if (!code) pl->arena = pl->persistent + pl->plan.height;
     return code;
 }
 
-int placement_build(const Program *p, size_t alignment, Placement *out, Err *e) {
-    size_t n = (size_t)p->n_bufs;
-    Scratch s = {0};
+/* With all lives, and nothing placed; one block of memory. NULL: out of host memory. */
+static Placement *placement_new(const Program *p, size_t alignment) {
+    const size_t n = (size_t)p->n_bufs;
     assert(alignment && !(alignment & (alignment - 1)));
-    Placement pl = {.offsets = mem_new(n * sizeof(size_t))};
-    Life *life = scratch_new(&s, n, sizeof *life);
-    PlanItem *items = scratch_new(&s, n, sizeof *items);
-    int code = pl.offsets && !s.failed ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory in the plan");
-    if (!code) {
-        program_lives(p, life);
-        code = place(p, life, items, alignment, &pl, e);
+    Placement *pl = mem_new(sizeof *pl + n * (sizeof(Life) + sizeof(size_t)));
+    if (!pl) return NULL;
+    Life *life = (Life *)(pl + 1);
+    *pl = (Placement){.alignment = alignment, .n_bufs = p->n_bufs, .life = life, .offsets = (size_t *)(life + n)};
+    program_lives(p, life);
+    return pl;
+}
+
+/* Does the one follow from what the other follows from? */
+static bool is_same(const Placement *a, const Placement *b) {
+    return a && a->alignment == b->alignment && a->n_bufs == b->n_bufs && !memcmp(a->life, b->life, (size_t)a->n_bufs * sizeof *a->life);
+}
+
+int placement_of(Program *p, size_t alignment, const Placement **out, Err *e) {
+    Placement *now = placement_new(p, alignment);
+    if (!now) return err_set(e, ERR_HOST_MEMORY, "out of host memory in the plan");
+    const bool known = is_same(p->placed, now);
+    const int code = known ? OK : place(now, e);
+    if (!known && !code) {
+        Placement *before = p->placed;
+        p->placed = now;
+        now = before;
     }
-    scratch_release(&s, NULL);
-    if (code) placement_free(&pl);
-    else *out = pl;
+    mem_free(now);
+    *out = p->placed;
     return code;
 }
 
-int placement_arena(const Program *p, size_t alignment, size_t *arena, Err *e) {
-    Placement place;
-    int code = placement_build(p, alignment, &place, e);
-    if (code) return code;
-    *arena = place.arena;
-    placement_free(&place);
-    return OK;
+void placement_move(Program *to, Program *from) {
+    mem_free(to->placed);
+    to->placed = from->placed;
+    from->placed = NULL;
+}
+
+int placement_arena(Program *p, size_t alignment, size_t *arena, Err *e) {
+    const Placement *pl;
+    const int code = placement_of(p, alignment, &pl, e);
+    if (!code) *arena = pl->arena;
+    return code;
 }
 
 size_t placement_live(const Program *p, size_t alignment, Life *life, size_t *live) {
@@ -89,40 +110,26 @@ size_t placement_live(const Program *p, size_t alignment, Life *life, size_t *li
     return most;
 }
 
-void placement_free(Placement *pl) {
-    mem_free(pl->offsets);
-    pl->offsets = NULL;
-}
-
 /* ---- as text */
 
-static void dump_buf(const Program *p, const Placement *pl, const Life *life, int b, TextSink *sink, void *arg) {
+static void dump_buf(const Program *p, const Placement *pl, int b, TextSink *sink, void *arg) {
     char line[BUF_NAME + 128];
-    const Buf *buf = &p->bufs[b];
-    const Life *l = &life[b];
-    const char *where = buf->host ? " (host)" : "";
-    size_t offset = pl->offsets[b];
-    if (buf->kind == BUF_PERSISTENT)
-        snprintf(line, sizeof line, "%12zu %12zu  always     %s%s", offset, l->bytes, buf->name, where);
-    else
-        snprintf(line, sizeof line, "%12zu %12zu  %4d-%-4d  %s%s", offset, l->bytes, l->first, l->last, buf->name, where);
+    const Life *l = &pl->life[b];
+    const char *where = l->host ? " (host)" : "", *name = p->bufs[b].name;
+    if (l->persistent) snprintf(line, sizeof line, "%12zu %12zu  always     %s%s", pl->offsets[b], l->bytes, name, where);
+    else snprintf(line, sizeof line, "%12zu %12zu  %4d-%-4d  %s%s", pl->offsets[b], l->bytes, l->first, l->last, name, where);
     sink(arg, line);
 }
 
-int placement_dump(const Program *p, const Placement *pl, TextSink *sink, void *arg, Err *e) {
-    char line[BUF_NAME + 128];
-    Life *life = mem_new((size_t)p->n_bufs * sizeof *life);
-    if (!life) return err_set(e, ERR_HOST_MEMORY, "out of host memory in the plan");
-    program_lives(p, life);
+void placement_dump(const Program *p, const Placement *pl, TextSink *sink, void *arg) {
+    char line[128];
     sink(arg, "      offset        bytes  ops        buffer");
     for (int b = 0; b < p->n_bufs; b++)
-        if (life[b].used) dump_buf(p, pl, life, b, sink, arg);
+        if (pl->life[b].used) dump_buf(p, pl, b, sink, arg);
     snprintf(line, sizeof line, "arena %zu = persistent %zu + temporaries %zu; lower bound %zu", pl->arena,
              pl->persistent, pl->plan.height, pl->persistent + pl->plan.lower_bound);
     sink(arg, line);
     const size_t always = pl->host_persistent;
     snprintf(line, sizeof line, "on the host %zu; lower bound %zu", always + pl->host.height, always + pl->host.lower_bound);
     if (always + pl->host.height) sink(arg, line);
-    mem_free(life);
-    return OK;
 }

@@ -178,7 +178,7 @@ static Places find_places(Find *f, Scratch *s) {
 int pass_slice_updates(Program *p, Compile *c) {
     int most = 0;
     for (int i = 0; i < p->n_params; i++) most = max_int(most, p->params[i].slices);
-    if (most < 2) return OK;
+    if (most < 2) return UNCHANGED;
     Find f = slices_find_new(p, c, &c->scratch);
     if (c->scratch.failed) return OK;
     slices_find(&f, 1);

@@ -60,7 +60,7 @@ static void move(const Early *a) {
 
 int pass_update_early(Program *p, Compile *c) {
     bool together = p->parts || p->pipeline > 1 || p->micro_batches > 1 || p->loss_scaling || c->settings->optimizer.rule.clip_norm > 0.0f;
-    if (!p->updates || together) return OK;
+    if (!p->updates || together) return UNCHANGED;
     assert(p->forward_end <= p->body_end && p->body_end < p->n_ops); /* after the update */
     size_t ops = (size_t)p->n_ops;
     Scratch *s = &c->scratch;

@@ -46,7 +46,8 @@ int pass_workspace(Program *p, Compile *c) {
  * stays. */
 int pass_workspace_threads(Program *p, Compile *c) {
     const size_t alignment = c->device->table->alignment;
-    for (int i = 0; i < p->n_ops && c->threads != c->device && !p->failed; i++) {
+    if (c->threads == c->device) return UNCHANGED;
+    for (int i = 0; i < p->n_ops && !p->failed; i++) {
         Op *op = &p->ops[i];
         size_t one, all;
         if (!op_info(op->kind)->prepared) continue;

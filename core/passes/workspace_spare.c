@@ -87,7 +87,7 @@ int pass_workspace_spare(Program *p, Compile *c) {
     const size_t limit = c->settings->workspace_limit, alignment = c->device->table->alignment, ops = (size_t)p->n_ops;
     bool any = false;
     for (int i = 0; i < p->n_ops; i++) any |= is_beyond(p, &p->ops[i], limit);
-    if (!any) return OK;
+    if (!any) return UNCHANGED;
     Life *life = scratch_new(&c->scratch, (size_t)p->n_bufs, sizeof *life);
     Had *had = scratch_new(&c->scratch, ops, sizeof *had);
     Spare s = {c->device, limit, alignment, scratch_new(&c->scratch, ops, sizeof *s.live), 0};

@@ -1,4 +1,4 @@
-/* The verifier. It runs after lowering and after every pass, in every build; it takes microseconds. */
+/* The verifier. It runs after lowering and after every pass that does something, in every build. */
 #include <string.h>
 
 #include "base/mem.h"

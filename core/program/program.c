@@ -43,6 +43,7 @@ static bool copy_constants(Program *p) {
 Program *program_copy(const Program *p) {
     Program *c = mem_copy(p, sizeof *p);
     if (!c) return NULL;
+    c->placed = NULL;
     c->bufs = mem_copy(p->bufs, (size_t)p->n_bufs * sizeof *p->bufs);
     c->ops = mem_copy(p->ops, (size_t)p->n_ops * sizeof *p->ops);
     c->params = mem_copy(p->params, (size_t)p->n_params * sizeof *p->params);
@@ -61,6 +62,7 @@ void program_free(Program *p) {
     mem_free(p->bufs);
     mem_free(p->ops);
     mem_free(p->params);
+    mem_free(p->placed);
     mem_free(p);
 }
 
@@ -238,6 +240,8 @@ void program_lives(const Program *p, Life *life) {
     for (int b = 0; b < p->n_bufs; b++) {
         Life *l = &life[program_root(p, b)];
         extend(p, &p->bufs[b], l);
+        life[b].persistent = p->bufs[b].kind == BUF_PERSISTENT;
+        life[b].host = p->bufs[b].host;
         if (l->used) l->bytes = max_size(l->bytes, p->bufs[b].bytes);
     }
 }

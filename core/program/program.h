@@ -127,11 +127,12 @@ typedef struct Program {
     bool masters;      /* 16-bit parameters have an fp32 master copy (set by the precision pass) */
     bool loss_scaling; /* dynamic loss scaling is on (set by the precision pass) */
     float first_scale; /* the first loss scale of a run (set by the update pass) */
+    struct Placement *placed; /* where its buffers lay when that was last asked (passes.h), NULL: never; one block of memory */
     bool failed;       /* host memory ran out while it was built or changed: program_check reports it */
 } Program;
 
 Program *program_new(void);                    /* without ops and buffers; NULL: out of host memory */
-Program *program_copy(const Program *p);       /* NULL: out of host memory */
+Program *program_copy(const Program *p);       /* without `placed`; NULL: out of host memory */
 void program_free(Program *p);                 /* NULL is allowed */
 
 /* A new temporary buffer with its bytes filled in; name: a format of printf. Returns its index. On failure sets
@@ -240,8 +241,9 @@ typedef void TextSink(void *arg, const char *line);
 void program_dump(const Program *p, TextSink *put, void *arg);
 
 /* The life of a root buffer's storage: [first, last] are indices of ops, for a persistent buffer [0, n_ops - 1]; bytes:
- * of the largest buffer in it. A buffer that is no root, or that no op uses, has `used` false and bytes 0. */
-typedef struct Life { int first, last; size_t bytes; bool used; } Life;
+ * of the largest buffer in it; persistent, host: what the root buffer is. A buffer that is no root, or that no op uses, has `used`
+ * false and bytes 0. */
+typedef struct Life { int first, last; size_t bytes; bool used, persistent, host; } Life;
 /* Fills life[n_bufs]. */
 void program_lives(const Program *p, Life *life);
 

@@ -100,7 +100,7 @@ static int load_host(Runtime *r, Loaded *l, Err *e) {
 }
 
 static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e) {
-    const Program *p = job->program;
+    Program *p = job->program;
     size_t n = (size_t)p->n_bufs, ops = (size_t)p->n_ops;
     assert(!p->failed && p->micro_batches >= 1 && p->body_end <= p->n_ops);
     l->p = p;
@@ -118,17 +118,16 @@ static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e)
                            wanted.rank, wanted.world, mesh_axis_name((MeshAxis)axis), is.rank, is.world);
     }
     if (p->n_ops == 0) return err_set(e, ERR_SCRIPT, "the network has nothing to compute");
-    int code = placement_build(p, r->device->table->alignment, &l->place, e);
+    int code = placement_of(p, r->device->table->alignment, &l->place, e);
     if (code) return code;
-    l->life = mem_new(n * sizeof *l->life);
+    l->life = l->place->life;
     l->slot = mem_new(n * sizeof *l->slot);
     l->block = mem_new(n * sizeof *l->block);
     l->start_at = mem_new((ops + 1) * sizeof(int));
     l->end_at = mem_new((ops + 1) * sizeof(int));
     l->start = mem_new(n * sizeof(int));
     l->end = mem_new(n * sizeof(int));
-    if (!l->life || !l->slot || !l->block || !l->start_at || !l->end_at || !l->start || !l->end) return no_memory(e);
-    program_lives(p, l->life);
+    if (!l->slot || !l->block || !l->start_at || !l->end_at || !l->start || !l->end) return no_memory(e);
     for (int b = 0; b < p->n_bufs; b++) {
         const Buf *buf = &p->bufs[b];
         l->slot[b] = -1;
@@ -156,8 +155,8 @@ static int load(Runtime *r, Loaded *l, const Job *job, int drawn_before, Err *e)
  * slots. */
 static int open_memory(Runtime *r, AllocKind kind, Err *e) {
     size_t arena = 0, host = 0;
-    for (int i = 0; i < r->n_loaded; i++) arena = max_size(arena, r->loaded[i].place.plan.height);
-    for (int i = 0; i < r->n_loaded; i++) host = max_size(host, r->loaded[i].place.host.height);
+    for (int i = 0; i < r->n_loaded; i++) arena = max_size(arena, r->loaded[i].place->plan.height);
+    for (int i = 0; i < r->n_loaded; i++) host = max_size(host, r->loaded[i].place->host.height);
     r->host_bytes = r->host_persistent + host;
     int code = allocator_open(kind, &r->ledger, r->persistent + arena, &r->alloc, e);
     if (!code && r->host_bytes && !r->device->table->dry)
@@ -215,9 +214,7 @@ static void unload(const Runtime *r, Loaded *l) {
         if (l->stage[k]) d->host_free(r->device, l->stage[k], l->stage_bytes);
     for (int k = 0; k < UNDER_WAY; k++)
         if (l->room[k]) d->host_free(r->device, l->room[k], l->room_bytes);
-    placement_free(&l->place);
-    void *const all[] = {l->life, l->slot, l->block, l->start_at, l->end_at, l->start, l->end,
-                         l->args, l->kept, l->values};
+    void *const all[] = {l->slot, l->block, l->start_at, l->end_at, l->start, l->end, l->args, l->kept, l->values};
     for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
 }
 
@@ -260,5 +257,5 @@ size_t runtime_empty_cache(Runtime *r) { return allocator_empty_cache(r->alloc);
 void runtime_reset_peak(Runtime *r) { ledger_reset_peak(&r->ledger); }
 uint64_t runtime_state(const Runtime *r) { return allocator_state(r->alloc); }
 size_t runtime_lower_bound(const Runtime *r, int which) {
-    return r->persistent + r->loaded[which].place.plan.lower_bound;
+    return r->persistent + r->loaded[which].place->plan.lower_bound;
 }

@@ -27,10 +27,10 @@ typedef struct StepResult {
 } StepResult;
 
 /* What a runtime is opened for: a program, and the network that it was compiled from. */
-typedef struct Job { const Network *net; const Program *program; } Job;
+typedef struct Job { const Network *net; Program *program; } Job;
 
 /* Opens jobs, at least one, whose programs share persistent buffers by name (a training and an evaluation, say, or a
- * GAN's two trainings). Device, networks and programs are borrowed. limit: bytes of the device, 0: none; fail_at: see
+ * GAN's two trainings). Device, networks and programs are borrowed; a program keeps its placement. limit: bytes of the device, 0: none; fail_at: see
  * Ledger. Parameters are drawn from `seed` (PyTorch's initialisation), by their numbers in the first network that has
  * them, counted on from one network to the next. ERR_OOM: the limit, or the device's memory, is too small;
  * ERR_HOST_MEMORY; ERR_SCRIPT: a program has no ops, or programs share a buffer that differs in type or shape;

@@ -40,8 +40,8 @@ enum { STAGE_ALIGNMENT = 64, STAGES = 2, NOTES = SEND_SLOTS - STAGES, SMALL = 64
 typedef struct Loaded {
     const Program *p;
     const Network *net;
-    Placement place;
-    Life *life;
+    const Placement *place; /* the program's */
+    const Life *life;       /* its lives */
     int *slot;        /* by buffer: its Slot, or -1 */
     /* the roots whose life starts at op i are start[start_at[i] .. start_at[i + 1]); those whose life ends there
      * end[end_at[i] .. end_at[i + 1]) */
@@ -103,7 +103,7 @@ static inline void *runtime_data(const Runtime *r, const Loaded *l, int b) {
     int root = program_root(l->p, b);
     char *storage = l->slot[root] >= 0 ? r->slots[l->slot[root]].block.data : l->block[root].data;
     if (l->slot[root] < 0 && l->p->bufs[root].host)
-        storage = (char *)r->host + r->host_persistent + (l->place.offsets[root] - l->place.host_persistent);
+        storage = (char *)r->host + r->host_persistent + (l->place->offsets[root] - l->place->host_persistent);
     return storage ? storage + program_offset(l->p, b) : NULL;
 }
 /* Gives every slot its first values: parameters are drawn from the seed, the others get Buf.first or Buf.constant; and

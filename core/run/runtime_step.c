@@ -16,8 +16,8 @@ static int begin_op(Runtime *r, Loaded *l, int i, Err *e) {
     r->ledger.mark = i;
     for (int k = l->start_at[i]; k < l->start_at[i + 1]; k++) {
         int b = l->start[k];
-        size_t offset = r->persistent + (l->place.offsets[b] - l->place.persistent);
-        assert(l->place.offsets[b] >= l->place.persistent);
+        size_t offset = r->persistent + (l->place->offsets[b] - l->place->persistent);
+        assert(l->place->offsets[b] >= l->place->persistent);
         if (l->block[b].data) continue; /* carried, or kept, since an earlier micro-batch */
         int code = allocator_get(r->alloc, l->life[b].bytes, l->p->bufs[b].category, offset, &l->block[b], e);
         if (code) return err_prefix(e, "op %d %s %s", i, op_info(l->p->ops[i].kind)->name, l->p->ops[i].path);

@@ -69,15 +69,16 @@ local function adapted(method)
   end
   return mt.peft.lora(model, {r = 64, lora_alpha = 16, lora_dropout = 0.05, target_modules = "all-linear"})
 end
-for _, method in ipairs{"LoRA", "QLoRA"} do
+for _, case in ipairs{{"LoRA", "marked", 0, 0.4}, {"QLoRA", "marked", 0, 0.4}, {"LoRA", "none", 64, 0.5}} do
+  local method, checkpoint, most, limit = table.unpack(case)
   local seconds = math.huge
   for _ = 1, 3 do
     local began = os.clock()
     local net = assert(core.network(adapted(method), nn.CrossEntropyLoss(), {1, 1024}))
-    local bytes = above(net, {precision = "bf16", checkpoint = "marked"})
+    local bytes = above(net, {precision = "bf16", checkpoint = checkpoint})
     seconds = math.min(seconds, os.clock() - began)
-    tap.is(bytes, 0, ("Llama-2-7B, %s, checkpointed: the plan is as low as can be"):format(method))
+    tap.ok(bytes <= most, ("Llama-2-7B, %s, checkpoint %s: the plan is at most %d bytes above the lowest"):format(method, checkpoint, most))
   end
-  tap.ok(seconds < 0.4, ("%s: %.0f ms for a whole cell"):format(method, seconds * 1e3))
+  tap.ok(seconds < limit, ("%s, checkpoint %s: %.0f ms for a whole cell"):format(method, checkpoint, seconds * 1e3))
 end
 tap.done()

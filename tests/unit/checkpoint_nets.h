@@ -53,9 +53,9 @@ static const Pass building[] = {
 #undef PASS
 };
 
-/* Up to the checkpoint pass; NULL and *e on an error. */
-__attribute__((unused)) static Program *before(const char *text, const Settings *s, Err *e) {
-    Network *net = net_new(text, "CrossEntropyLoss", shape4(BATCH, 3, 16, 16), e);
+/* Up to the checkpoint pass, for a batch of that shape; NULL and *e on an error. */
+__attribute__((unused)) static Program *before_of(const char *text, Shape batch, const Settings *s, Err *e) {
+    Network *net = net_new(text, "CrossEntropyLoss", batch, e);
     Program *p = NULL;
     int code = net ? lower_network(net, true, true, &p, e) : e->code;
     if (!code) p->world = s->world;
@@ -65,6 +65,10 @@ __attribute__((unused)) static Program *before(const char *text, const Settings 
     if (!code) return p;
     program_free(p);
     return NULL;
+}
+
+__attribute__((unused)) static Program *before(const char *text, const Settings *s, Err *e) {
+    return before_of(text, shape4(BATCH, 3, 16, 16), s, e);
 }
 
 __attribute__((unused)) static size_t arena(const Program *p, const Settings *s, Err *e) {

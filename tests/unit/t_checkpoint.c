@@ -295,8 +295,36 @@ static void test_training(void) {
     device_close(cpu);
 }
 
+/* A choice, or a pass, that makes a mistake: the verifier finds it before anything is judged by it. */
+static void mistake(Program *p, const void *choice, Scratch *s) {
+    (void)choice;
+    (void)s;
+    p->bufs[p->output].bytes += 4;
+}
+
+static int mistaken_pass(Program *p, Compile *c) {
+    mistake(p, NULL, &c->scratch);
+    return OK;
+}
+
+static void test_mistakes(void) {
+    Err e = {0};
+    const Settings s = settings_of(CHECKPOINT_NONE);
+    Program *p = before(plain, &s, &e), *finished = NULL;
+    if (!ok(p != NULL, "a program to make mistakes in")) return;
+    Compile c = {&s, &model, &e, {0}};
+    size_t bytes = 0;
+    is_int(whatif(p, mistake, NULL, &c, &finished, &bytes), ERR_INTERNAL, "a choice that breaks the program is an error");
+    has_text(e.text, "after the passes of a choice: ", "... that says where");
+    ok(!finished && !bytes, "... and judges nothing");
+    is_int(pass_run(&(Pass){"mistaken", mistaken_pass}, p, &c), ERR_INTERNAL, "so is a pass that does");
+    has_text(e.text, "after mistaken: ", "... which is named");
+    program_free(p);
+}
+
 int main(void) {
     test_cuts();
+    test_mistakes();
     test_modes();
     test_marked();
     test_view();

@@ -17,20 +17,19 @@ static const struct { const char *what, *text; } nets[] = {
 
 typedef struct Found { size_t arena, bound, host, sent; int copies; } Found;
 
-static Found found_of(const Program *p) {
+static Found found_of(Program *p) {
     Found f = {0, 0, 0, 0, 0};
-    Placement place;
+    const Placement *place;
     Err e;
-    if (!p || placement_build(p, 64, &place, &e)) return f;
-    f.arena = place.arena;
-    f.bound = place.persistent + place.plan.lower_bound;
-    f.host = place.host.height;
+    if (!p || placement_of(p, 64, &place, &e)) return f;
+    f.arena = place->arena;
+    f.bound = place->persistent + place->plan.lower_bound;
+    f.host = place->host.height;
     for (int i = 0; i < p->n_ops; i++) {
         if (p->ops[i].kind != OP_copy) continue;
         f.copies++;
         if (p->bufs[p->ops[i].out[0]].host) f.sent += p->bufs[p->ops[i].out[0]].bytes;
     }
-    placement_free(&place);
     return f;
 }
 
@@ -117,10 +116,12 @@ static void note_line(void *arg, const char *pass, const Program *p) {
     if (strcmp(pass, "feed_ahead")) return; /* the last pass before overlap_copies */
     Life *life = mem_new((size_t)p->n_bufs * sizeof *life);
     size_t *live = mem_new((size_t)p->n_ops * sizeof *live);
+    Program *copy = program_copy(p);
     Err e;
     l->live = placement_live(p, 64, life, live);
-    placement_arena(p, 64, &l->arena, &e);
+    placement_arena(copy, 64, &l->arena, &e);
     l->ops = p->n_ops;
+    program_free(copy);
     mem_free(life);
     mem_free(live);
 }

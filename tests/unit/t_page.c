@@ -21,20 +21,19 @@ static Settings settings_of(OptimKind kind, int64_t least) {
 
 typedef struct Found { size_t arena, persistent, host; int in, out; } Found;
 
-static Found found_of(const Program *p) {
+static Found found_of(Program *p) {
     Found f = {0, 0, 0, 0, 0};
-    Placement place;
+    const Placement *place;
     Err e;
-    if (!p || placement_build(p, 64, &place, &e)) return f;
-    f.arena = place.arena;
-    f.persistent = place.persistent;
-    f.host = place.host_persistent + place.host.height;
+    if (!p || placement_of(p, 64, &place, &e)) return f;
+    f.arena = place->arena;
+    f.persistent = place->persistent;
+    f.host = place->host_persistent + place->host.height;
     for (int i = 0; i < p->n_ops; i++) {
         if (p->ops[i].kind != OP_copy) continue;
         f.in += !p->bufs[p->ops[i].out[0]].host;
         f.out += p->bufs[p->ops[i].out[0]].host;
     }
-    placement_free(&place);
     return f;
 }
 

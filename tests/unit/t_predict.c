@@ -134,6 +134,51 @@ static void test_round(void) {
     case_close(&eval);
 }
 
+/* Where buffers lie is found once, and found anew where anything that it follows from has changed. */
+static void test_placement(void) {
+    Settings s = settings_default();
+    Case c = case_open(&device, "Sequential{Linear(3, 5) ReLU Linear(5, 2)}", "MSELoss", shape2(4, 3), &s);
+    if (!c.p) return;
+    const Placement *pl;
+    Err e;
+    int b = 0, code = placement_of(c.p, 64, &pl, &e);
+    const Placement *const first = pl;
+    const size_t before = pl->arena;
+    ok(!code && !placement_of(c.p, 64, &pl, &e) && pl == first, "asked again, a program has the placement that it had");
+    while (!pl->life[b].used || pl->life[b].persistent) b++;
+    c.p->bufs[b].bytes += before;
+    ok(!placement_of(c.p, 64, &pl, &e) && pl->arena >= 2 * before, "a buffer that has grown has more room");
+    c.p->bufs[b].host = true;
+    ok(!placement_of(c.p, 64, &pl, &e) && pl->arena <= before && pl->host.height > before, "one in the host's memory has it there");
+    c.p->bufs[b].kind = BUF_PERSISTENT;
+    ok(!placement_of(c.p, 64, &pl, &e) && !pl->host.height && pl->host_persistent > before, "... for good, if it lasts");
+    const size_t fine = pl->arena;
+    ok(!placement_of(c.p, 4096, &pl, &e) && pl->arena % 4096 == 0 && pl->arena > fine, "another alignment makes another placement");
+    case_close(&c);
+}
+
+/* What was placed to judge light ops that run again is not placed a second time. */
+static void test_judged(void) {
+    Settings s = settings_default();
+    s.recompute_least = 64;
+    Case c = case_open(&device, "Sequential{Conv2d(3, 8, 3, padding=1) GELU Conv2d(8, 8, 3, padding=1) GELU Conv2d(8, 8, 3, padding=1) GELU"
+                       " Flatten Linear(2048, 10)}", "CrossEntropyLoss", shape4(4, 3, 16, 16), &s);
+    if (!c.p) return;
+    const Placement *const judged = c.p->placed, *pl = NULL;
+    Err e;
+    int again = 0;
+    for (int i = 0; i < c.p->n_ops; i++) again += c.p->ops[i].recomputed;
+    ok(again > 0 && judged && !placement_of(c.p, device.table->alignment, &pl, &e) && pl == judged,
+       "%d ops run again, and the step is as it was judged", again);
+    case_close(&c);
+}
+
+/* The program forgets its placement. */
+static void forget(Program *p) {
+    mem_free(p->placed);
+    p->placed = NULL;
+}
+
 /* A program without ops is an error and no prediction; so is a host without memory. */
 static void test_errors(void) {
     Settings s = settings_default();
@@ -148,6 +193,7 @@ static void test_errors(void) {
     is_int(predict(&(Job){c.net, empty}, 1, ALLOC_DIRECT, &device, 0, &STEP, 1, 2, &out, NULL), ERR_SCRIPT, "nobody has to listen");
     program_free(empty);
     for (int kind = 0; kind < ALLOC_COUNT; kind++) {
+        forget(c.p);
         const long before = mem_live();
         int failures = 0, wrong = 0, code = ERR_HOST_MEMORY;
         while (code && failures < 1000) {
@@ -156,6 +202,7 @@ static void test_errors(void) {
             mem_fail_after(failures + 1);
             code = predict(&(Job){c.net, c.p}, 1, (AllocKind)kind, &device, 0, &STEP, 1, 2, &out, &e);
             mem_fail_after(0);
+            forget(c.p);
             failures += code != OK;
             wrong += code && (code != ERR_HOST_MEMORY || e.code != code || out.host != 7);
             wrong += mem_live() != before;
@@ -168,6 +215,8 @@ static void test_errors(void) {
 
 int main(void) {
     test_evaluation();
+    test_placement();
+    test_judged();
     test_caching();
     test_training();
     test_states();

@@ -49,14 +49,14 @@ static Found compiled_on(Device *on, const char *text, int64_t batch, size_t lim
     const size_t times = all ? THREADS : 1;
     Settings s = settings_default();
     Found found = {0, 0, 0, 0};
-    Placement place;
+    const Placement *place;
     Program *p = NULL;
     Err e = {0, ""};
     s.workspace_limit = limit;
     s.sliced_updates = false; /* the large linear layer's gradient is to be at the peak */
     Network *net = net_new(text, "CrossEntropyLoss", shape4(batch, 8, 64, 64), &e);
     int code = net ? compile(net, &s, on, NULL, NULL, &p, &e) : e.code;
-    if (!code) code = placement_build(p, 64, &place, &e);
+    if (!code) code = placement_of(p, 64, &place, &e);
     network_free(net);
     if (!ok(!code, "%s, batch %d, limit %zu: compiled%s%s", text, (int)batch, limit, code ? ": " : "", e.text))
         return found;
@@ -66,9 +66,8 @@ static Found compiled_on(Device *on, const char *text, int64_t batch, size_t lim
         found.slow += p->ops[i].state == (all ? &slow_all : &slow) && bytes == times * LEAST;
         found.fast += p->ops[i].state == (all ? &fast_all : &fast) && bytes == times * MOST;
     }
-    found.arena = place.arena;
-    found.bound = place.persistent + place.plan.lower_bound;
-    placement_free(&place);
+    found.arena = place->arena;
+    found.bound = place->persistent + place->plan.lower_bound;
     program_free(p);
     return found;
 }

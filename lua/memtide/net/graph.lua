@@ -233,4 +233,21 @@ function graph.build(layer, what, is_layer)
   return layer
 end
 
+-- Fills `layer`, an empty Graph, as `like` is, with other layers by the names of its children: for a forward that does the same with
+-- them, which then runs once for many.
+function graph.copy(layer, like, children)
+  local key = {}
+  for name, child in pairs(like.children) do key[child] = name end
+  for _, field in ipairs{"names", "from", "held", "takes", "result"} do layer[field] = like[field] end
+  layer.children = children
+  for i, step in ipairs(like) do
+    layer[i] = children[key[step]]
+    if not layer[i] then -- made in forward: a sum, a product
+      layer[i] = setmetatable({}, getmetatable(step))
+      for field, value in pairs(step) do layer[i][field] = value end
+    end
+  end
+  return layer
+end
+
 return graph

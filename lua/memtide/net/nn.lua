@@ -238,6 +238,13 @@ function nn.Graph(what)
   return graph.build(layer, what, is_layer)
 end
 
+-- The graph `like`, of other layers, {name = layer, ...} (graph.copy)
+local function graph_like(like, children)
+  local layer = new_container "Graph"
+  layer.options, layer.text = like.options, like.text
+  return graph.copy(layer, like, children)
+end
+
 -- The labels that a loss is given: all that they are good for is to choose elements. y:unsqueeze(-1) and
 -- x:gather(-1, index) are PyTorch's words.
 local Labels = {__name = "memtide.labels"}
@@ -345,4 +352,4 @@ local function network(model, loss, batch, input)
 end
 
 return {nn = nn, function_name = function_name, is_layer = is_layer, is_loss = is_loss,
-  terms = terms, of_classes = of_classes, network = network, walk = walk}
+  terms = terms, of_classes = of_classes, network = network, walk = walk, graph_like = graph_like}

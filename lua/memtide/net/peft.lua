@@ -159,8 +159,9 @@ local function forward(self, x)
   return result - again + scaled
 end
 
--- Turns the layer, in its place, into a graph of a copy of it and its adapter: whoever holds or calls it has the sum.
-local function adapt(layer, path, config)
+-- Turns the layer, in its place, into a graph of a copy of it and its adapter: whoever holds or calls it has the sum. graphs: those
+-- that were made before, by scaling.
+local function adapt(layer, path, config, graphs)
   local r, alpha = of_pattern(config.rank_pattern, path, config.r), of_pattern(config.alpha_pattern, path, config.lora_alpha)
   local scaling = alpha / (config.use_rslora and math.sqrt(r) or r)
   local names, base = FEATURES[layer.kind], setmetatable({}, getmetatable(layer))
@@ -168,11 +169,9 @@ local function adapt(layer, path, config)
   for key, value in pairs(layer) do base[key] = value end
   local init = config.init_lora_weights
   local parts = {
-    base_layer = base, listing = "lora.Linear",
+    base_layer = base,
     ["lora_A.default"] = nn.nn.Linear(from, r, {bias = false, std = init == "gaussian" and 1 / r or nil}),
     ["lora_B.default"] = nn.nn.Linear(r, to, {bias = false, std = init and 0 or nil}),
-    forward = forward, scaling = scaling, use_dora = config.use_dora,
-    lora_dropout = config.lora_dropout > 0,
   }
   if config.use_dora then parts["lora_magnitude_vector.default"] = nn.nn.DoraLinear{scaling = scaling} end
   if config.autocast_adapter_dtype then
@@ -180,8 +179,14 @@ local function adapt(layer, path, config)
       if parts[name] then parts[name]:float() end
     end
   end
-  if parts.lora_dropout then parts["lora_dropout.default"] = nn.nn.Dropout(config.lora_dropout) end
-  local graph = nn.nn.Graph(parts)
+  if config.lora_dropout > 0 then parts["lora_dropout.default"] = nn.nn.Dropout(config.lora_dropout) end
+  local graph = graphs[scaling] and nn.graph_like(graphs[scaling], parts)
+  if not graph then
+    parts.listing, parts.forward, parts.scaling = "lora.Linear", forward, scaling
+    parts.use_dora, parts.lora_dropout = config.use_dora, config.lora_dropout > 0
+    graph = nn.nn.Graph(parts)
+    graphs[scaling] = graph
+  end
   for key in pairs(base) do layer[key] = nil end
   for key, value in pairs(graph) do layer[key] = value end
   layer.title, layer.where = "lora." .. base.kind, base.where
@@ -206,9 +211,9 @@ function peft.lora(model, given)
   if not nn.is_layer(model) then util.fail("peft.lora: expected a model, found a %s", type(model)) end
   if rawget(model, "adapters") then util.fail "peft.lora: the model has adapters already" end
   local config = configured(given)
-  local wanted, modules = targets_of(model, config), {}
+  local wanted, modules, graphs = targets_of(model, config), {}, {}
   model:freeze()
-  for i, target in ipairs(wanted) do modules[i] = adapt(target[2], target[1], config) end
+  for i, target in ipairs(wanted) do modules[i] = adapt(target[2], target[1], config, graphs) end
   model.adapters = {config = config, modules = modules}
   return model
 end
