@@ -312,7 +312,7 @@ static void test_mistakes(void) {
     const Settings s = settings_of(CHECKPOINT_NONE);
     Program *p = before(plain, &s, &e), *finished = NULL;
     if (!ok(p != NULL, "a program to make mistakes in")) return;
-    Compile c = {&s, &model, &e, {0}};
+    Compile c = {.settings = &s, .device = &model, .e = &e};
     size_t bytes = 0;
     is_int(whatif(p, mistake, NULL, &c, &finished, &bytes), ERR_INTERNAL, "a choice that breaks the program is an error");
     has_text(e.text, "after the passes of a choice: ", "... that says where");
