@@ -41,7 +41,7 @@ static int read_state(Runtime *r, Run *out) {
 }
 
 /* STEPS steps; late: each result is asked for after the next step has begun. The learning rate is another one in each. */
-static Run run(Device *device, const Network *net, const Program *p, AllocKind kind, bool late) {
+static Run run(Device *device, const Network *net, Program *p, AllocKind kind, bool late) {
     Run out = {0};
     Runtime *r = NULL;
     out.code = runtime_open(device, kind, 0, &(Job){net, p}, 1, 7, 0, &r, &out.e);
