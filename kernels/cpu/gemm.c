@@ -34,11 +34,11 @@ static bool is_lying(const Gemm *g) {
     return !g->packed && !g->columns && g->b.transposed && g->b.type == DT_F32 && g->m <= GEMM_DOT_ROWS;
 }
 
-/* A thread packs all of a for its columns: of few of them that would take too long. As dot products, strips were measured with AVX2
- * alone, and are made there. */
+/* A thread packs all of a for its columns: of few of them that would take too long. Of few terms a panel is small, and takes less
+ * workspace. As dot products, strips were measured with AVX2 alone, and are made there. */
 static bool has_strips(const Gemm *g) {
-    enum { ROWS = 256, COLUMNS = 128 /* of a thread */ };
-    return GEMM_DOT_ROWS && !g->packed && !is_lying(g) && g->m <= ROWS && g->n >= (int64_t)g->threads * COLUMNS;
+    enum { ROWS = 256, COLUMNS = 128 /* of a thread */, TERMS = 128 };
+    return GEMM_DOT_ROWS && !g->packed && !is_lying(g) && g->m <= ROWS && g->k >= TERMS && g->n >= (int64_t)g->threads * COLUMNS;
 }
 
 /* room: numbers of a panel, at most, and of the sums of few rows */
