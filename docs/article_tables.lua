@@ -196,6 +196,7 @@ local function beside(file)
 end
 
 function tables.bench() beside "bench-cpu.csv" end
+function tables.bench_avx2() beside "bench-avx2.csv" end
 
 -- ---- listings that contradict themselves
 
