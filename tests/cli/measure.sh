@@ -43,6 +43,7 @@ has "$out" "REPRODUCED" "and judges what is there"
 # ---- damage, and a run that was interrupted between samples and row
 lines=$(wc -l <small.samples.csv)
 printf 'torn,1,' >>small.samples.csv
+steps=$(value steps 3 small.csv)
 sed -i 3d small.csv
 memtide run small.lua
 is "$status" 0 "a torn last line is no obstacle"
