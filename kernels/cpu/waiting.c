@@ -26,9 +26,10 @@ static double lacked(const Waiting *w) {
     rewinddir(w->tasks);
     for (struct dirent *task; (task = readdir(w->tasks));) {
         char path[sizeof task->d_name + 16], text[128];
+        if (task->d_name[0] == '.') continue; /* "../schedstat" is there, too: that of the first thread */
         snprintf(path, sizeof path, "%s/schedstat", task->d_name);
         int file = openat(dirfd(w->tasks), path, O_RDONLY | O_CLOEXEC);
-        if (file < 0) continue; /* "." and "..", or it has ended */
+        if (file < 0) continue; /* the thread has ended */
         ssize_t n = read(file, text, sizeof text - 1); /* nanoseconds on a processor and in wait of one, times: "4021371 119002 7" */
         text[n > 0 ? n : 0] = 0;
         if (sscanf(text, "%*u %llu", &nanoseconds) == 1) sum += nanoseconds;
