@@ -1,9 +1,9 @@
 /* The setting "sliced_updates": into how many slices of rows each large weight is cut (slice_updates.c).
  *
- * Slices change the order of sums. So nothing that must not change bits may have a say: this looks at what is alive without any
- * workspace, which the number of threads changes, and before other passes choose. It cuts a weight into slices of one size, as few
- * as bring the peak to what other ops will need, since small products are slower; and it cuts none if the peak falls by less than a
- * hundredth. */
+ * Slices change the order of sums. So nothing that must not change bits may have a say: this comes before other passes choose, and
+ * looks at what is alive without any workspace, which with a budget in bytes is that of all threads. It cuts a weight into slices of
+ * one size, as few as bring the peak to what other ops will need, since small products are slower; and it cuts none if the peak falls
+ * by less than a hundredth. */
 #include "slice_updates.h"
 #include "whatif.h"
 
