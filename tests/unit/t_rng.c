@@ -17,7 +17,7 @@ enum { SEED = 7, STREAM = RNG_DATA, DRAWS = 1 << 18 };
 /* Whole numbers around every power of two and every quarter of a turn, then random ones */
 static uint32_t number(int i) {
     if (i < 32 * 5) return (1u << (i / 5)) + (uint32_t)(i % 5) - 2;
-    if (i < 32 * 5 + 20) return (uint32_t)((i - 160) / 5 << 30) + (uint32_t)(i % 5) - 2;
+    if (i < 32 * 5 + 20) return ((uint32_t)(i - 160) / 5 << 30) + (uint32_t)(i % 5) - 2;
     return philox(SEED, STREAM, 1, 2, (uint64_t)i).x[0];
 }
 
