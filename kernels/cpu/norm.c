@@ -3,6 +3,8 @@
 #include <math.h>
 
 #include "cpu.h"
+#define REGISTER_LANES
+#include "lanes.h"
 #include "norm_parts.h"
 
 static int prepare_sums(const KArgs *a, const View *x, void **state, size_t *workspace, Err *e) {
@@ -214,60 +216,88 @@ static float mean_at(const View *mean, int64_t item) {
     return mean->data ? ((const float *)mean->data)[item] : 0;
 }
 
+/* Group `item` (numbered through all samples): its rows and channels */
+typedef struct Group { int64_t row, row_end, first, end; } Group;
+
+static Group group_at(const Groups *g, int64_t item) {
+    const int64_t row = item / g->groups * g->rows, first = item % g->groups * g->size;
+    return (Group){row, row + g->rows, first, first + g->size};
+}
+
 /* A part of one row of a group: channels [first, first + n) of row `row`, n at most TILE_COLS */
 typedef struct Run { int64_t row, first, n; } Run;
 
-/* The first run of group `item` (numbered through all samples), and the one after it. */
-static bool run_start(Run *r, const Groups *g, int64_t item) {
-    *r = (Run){item / g->groups * g->rows, item % g->groups * g->size, min_i64(TILE_COLS, g->size)};
+/* The first run of a group, and the one after it. */
+static bool run_start(Run *r, const Group *of) {
+    *r = (Run){of->row, of->first, min_i64(TILE_COLS, of->end - of->first)};
     return true;
 }
 
-static bool run_next(Run *r, const Groups *g, int64_t item) {
-    int64_t begin = item % g->groups * g->size, end = begin + g->size;
+static bool run_next(Run *r, const Group *of) {
     r->first += r->n;
-    if (r->first == end) {
-        r->first = begin;
-        if (++r->row == (item / g->groups + 1) * g->rows) return false;
+    if (r->first == of->end) {
+        r->first = of->first;
+        if (++r->row == of->row_end) return false;
     }
-    r->n = min_i64(TILE_COLS, end - r->first);
+    r->n = min_i64(TILE_COLS, of->end - r->first);
     return true;
 }
 
-#define EACH_RUN(r, g, item) for (bool more = run_start(&(r), g, item); more; more = run_next(&(r), g, item))
+#define EACH_RUN(r, of) for (bool more = run_start(&(r), &(of)); more; more = run_next(&(r), &(of)))
 
 static int64_t run_at(const Run *r, const Groups *g) { return r->row * g->channels + r->first; }
 
-HOT static float run_sum(const float *x, int64_t n) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) sum += x[i];
-    return sum;
+/* Sum of x - mean, or of its squares. PARTS sums of each lane: one would wait for itself with each addition. */
+INLINE float run_total(const float *x, float mean, int64_t n, bool squares) {
+    enum { PARTS = 4, STEP = PARTS * LANES };
+    const V one = (V){0} + 1;
+    V sum[PARTS] = {{0}};
+    float rest = 0;
+    int64_t i = 0;
+    for (; i + STEP <= n; i += STEP)
+#pragma GCC unroll 4
+        for (int k = 0; k < PARTS; k++) {
+            const V from = load(x + i + k * LANES) - mean;
+            sum[k] += from * (squares ? from : one);
+        }
+    for (; i + LANES <= n; i += LANES) {
+        const V from = load(x + i) - mean;
+        sum[0] += from * (squares ? from : one);
+    }
+    for (; i < n; i++) rest += squares ? (x[i] - mean) * (x[i] - mean) : x[i] - mean;
+    return lanes_sum((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest;
 }
 
-HOT static float run_squares(const float *x, float mean, int64_t n) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) sum += (x[i] - mean) * (x[i] - mean);
-    return sum;
-}
+FUSED HOT static float run_sum(const float *x, int64_t n) { return run_total(x, 0, n, false); }
+FUSED HOT static float run_squares(const float *x, float mean, int64_t n) { return run_total(x, mean, n, true); }
 
 HOT static void run_scale(float *y, const float *x, float mean, float istd, const float *w, const float *b, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * istd * w[i] + b[i];
 }
 
-static void group_statistics(const KArgs *a, const Groups *g, int64_t item) {
+/* Small groups are gone through TOGETHER at a time, step by step: the steps of one wait for each other's roots and quotients. */
+enum { TOGETHER = 16, TOGETHER_NUMBERS = 1 << 12 };
+
+static int64_t groups_together(const Groups *g) { return max_i64(1, min_i64(TOGETHER, TOGETHER_NUMBERS / (g->rows * g->size))); }
+
+static void group_mean(const KArgs *a, const Groups *g, int64_t item) {
     float scratch[TILE_COLS];
-    double sum = 0, squares = 0, count = (double)(g->rows * g->size);
-    float *mean_to = a->norm.mean.data;
+    double sum = 0;
+    const Group of = group_at(g, item);
     Run r;
-    if (mean_to)
-        EACH_RUN(r, g, item) sum += run_sum(block_load(&a->norm.x, run_at(&r, g), r.n, scratch), r.n);
-    float mean = (float)(sum / count);
-    EACH_RUN(r, g, item) squares += run_squares(block_load(&a->norm.x, run_at(&r, g), r.n, scratch), mean, r.n);
-    if (mean_to) mean_to[item] = mean;
-    ((float *)a->norm.istd.data)[item] = (float)(1 / sqrt(squares / count + (double)a->attr->norm.eps));
+    EACH_RUN(r, of) sum += run_sum(block_load(&a->norm.x, run_at(&r, g), r.n, scratch), r.n);
+    ((float *)a->norm.mean.data)[item] = (float)(sum / (double)(g->rows * g->size));
+}
+
+static void group_istd(const KArgs *a, const Groups *g, int64_t item) {
+    float scratch[TILE_COLS];
+    double squares = 0;
+    const float mean = mean_at(&a->norm.mean, item);
+    const Group of = group_at(g, item);
+    Run r;
+    EACH_RUN(r, of) squares += run_squares(block_load(&a->norm.x, run_at(&r, g), r.n, scratch), mean, r.n);
+    ((float *)a->norm.istd.data)[item] = (float)(1 / sqrt(squares / (double)(g->rows * g->size) + (double)a->attr->norm.eps));
 }
 
 static void norm_piece(const KArgs *a, int64_t begin, int64_t end) {
@@ -275,15 +305,20 @@ static void norm_piece(const KArgs *a, int64_t begin, int64_t end) {
     const Groups g = groups_of(a, &a->norm.x, &a->norm.istd);
     fill_param(one, 1, min_i64(TILE_COLS, g.size));
     fill_param(zero, 0, min_i64(TILE_COLS, g.size));
-    for (int64_t item = begin; item < end; item++) {
-        Run r;
-        group_statistics(a, &g, item);
-        EACH_RUN(r, &g, item) {
-            float *y = block_target(&a->norm.y, run_at(&r, &g), to);
-            run_scale(y, block_load(&a->norm.x, run_at(&r, &g), r.n, from), mean_at(&a->norm.mean, item),
-                      ((const float *)a->norm.istd.data)[item], param_at(&a->norm.w, r.first, one),
-                      param_at(&a->norm.b, r.first, zero), r.n);
-            block_store(&a->norm.y, run_at(&r, &g), r.n, y);
+    for (int64_t first = begin, next; first < end; first = next) {
+        next = min_i64(first + groups_together(&g), end);
+        for (int64_t item = first; item < next && a->norm.mean.data; item++) group_mean(a, &g, item);
+        for (int64_t item = first; item < next; item++) group_istd(a, &g, item);
+        for (int64_t item = first; item < next; item++) {
+            const Group of = group_at(&g, item);
+            Run r;
+            EACH_RUN(r, of) {
+                float *y = block_target(&a->norm.y, run_at(&r, &g), to);
+                run_scale(y, block_load(&a->norm.x, run_at(&r, &g), r.n, from), mean_at(&a->norm.mean, item),
+                          ((const float *)a->norm.istd.data)[item], param_at(&a->norm.w, r.first, one),
+                          param_at(&a->norm.b, r.first, zero), r.n);
+                block_store(&a->norm.y, run_at(&r, &g), r.n, y);
+            }
         }
     }
 }
@@ -322,8 +357,9 @@ HOT static void run_dx(float *dx, const float *dy, const float *x, const float *
 static Sums group_slopes(const KArgs *a, const Groups *g, int64_t item, const float *one) {
     float gradient[TILE_COLS], from[TILE_COLS], mean = mean_at(&a->norm_dx.mean, item);
     double plain = 0, centred = 0, count = (double)(g->rows * g->size);
+    const Group of = group_at(g, item);
     Run r;
-    EACH_RUN(r, g, item) {
+    EACH_RUN(r, of) {
         const float *dy = block_load(&a->norm_dx.dy, run_at(&r, g), r.n, gradient);
         const float *x = block_load(&a->norm_dx.x, run_at(&r, g), r.n, from);
         Sums s = run_slopes(dy, x, mean, param_at(&a->norm_dx.w, r.first, one), r.n);
@@ -337,16 +373,22 @@ static void norm_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     float gradient[TILE_COLS], from[TILE_COLS], to[TILE_COLS], one[TILE_COLS];
     const Groups g = groups_of(a, &a->norm_dx.x, &a->norm_dx.istd);
     fill_param(one, 1, min_i64(TILE_COLS, g.size));
-    for (int64_t item = begin; item < end; item++) {
-        float mean = mean_at(&a->norm_dx.mean, item), istd = ((const float *)a->norm_dx.istd.data)[item];
-        const Sums s = group_slopes(a, &g, item, one);
-        Run r;
-        EACH_RUN(r, &g, item) {
-            const float *dy = block_load(&a->norm_dx.dy, run_at(&r, &g), r.n, gradient);
-            const float *x = block_load(&a->norm_dx.x, run_at(&r, &g), r.n, from);
-            float *dx = block_target(&a->norm_dx.dx, run_at(&r, &g), to);
-            run_dx(dx, dy, x, param_at(&a->norm_dx.w, r.first, one), mean, istd, s.plain, s.centred * istd * istd, r.n);
-            block_store(&a->norm_dx.dx, run_at(&r, &g), r.n, dx);
+    for (int64_t first = begin, next; first < end; first = next) {
+        Sums slopes[TOGETHER];
+        next = min_i64(first + groups_together(&g), end);
+        for (int64_t item = first; item < next; item++) slopes[item - first] = group_slopes(a, &g, item, one);
+        for (int64_t item = first; item < next; item++) {
+            const float mean = mean_at(&a->norm_dx.mean, item), istd = ((const float *)a->norm_dx.istd.data)[item];
+            const Sums s = slopes[item - first];
+            const Group of = group_at(&g, item);
+            Run r;
+            EACH_RUN(r, of) {
+                const float *dy = block_load(&a->norm_dx.dy, run_at(&r, &g), r.n, gradient);
+                const float *x = block_load(&a->norm_dx.x, run_at(&r, &g), r.n, from);
+                float *dx = block_target(&a->norm_dx.dx, run_at(&r, &g), to);
+                run_dx(dx, dy, x, param_at(&a->norm_dx.w, r.first, one), mean, istd, s.plain, s.centred * istd * istd, r.n);
+                block_store(&a->norm_dx.dx, run_at(&r, &g), r.n, dx);
+            }
         }
     }
 }
