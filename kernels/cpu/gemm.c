@@ -5,19 +5,20 @@
 #include "gemm_tiles.h"
 
 /* BLOCK_TILES: of rows in a block of a, which stays in the second cache. PANEL: numbers of a panel of b, at most, which
- * should stay in the last one; PANEL_DEPTH: its depth, at most; DIRECT_DEPTH: the same where sums are made where the result
+ * should stay in the last one, or of all threads' panels, unless one has less than OWN_PANEL; PANEL_DEPTH: its depth, at most; DIRECT_DEPTH: the same where sums are made where the result
  * lies, so that a panel may be used up without regard to them. SUMS: columns whose sums are made in the workspace at a time,
  * at most, and SUM_NUMBERS: those sums, of few rows. STRIP: columns of a strip. */
-enum { BLOCK_TILES = 8, PANEL = 1 << 19, PANEL_DEPTH = 8 * GEMM_DEPTH, DIRECT_DEPTH = 2 * GEMM_DEPTH, SUMS = 512,
+enum { BLOCK_TILES = 8, PANEL = 1 << 19, OWN_PANEL = 1 << 17, PANEL_DEPTH = 8 * GEMM_DEPTH, DIRECT_DEPTH = 2 * GEMM_DEPTH, SUMS = 512,
        SUM_NUMBERS = 1 << 16, STRIP = 4 * GEMM_COLUMNS };
 
-/* Where the numbers of b are read. WHOLE: all is packed already. PANELS: a panel is packed by all threads, for all rows. Of few
+/* Where the numbers of b are read. WHOLE: all is packed already. PANELS: a panel is packed for all rows of a thread. Of few
  * rows: STRIPS, which each thread packs for its own columns and uses up at once; LYING: where b lies. */
 typedef enum Way { WHOLE, PANELS, STRIPS, LYING } Way;
 
 /* height: rows of a tile; block: rows that are multiplied together; depth, columns: of a panel, or of all that is gone through
- * without one; later: all rows' sums wait for the next panel */
-typedef struct Plan { Way way; int64_t height, block, depth, columns; bool later; } Plan;
+ * without one; later: all rows' sums wait for the next panel. apart: each thread goes through blocks of its own, with a panel of its
+ * own. Threads that share a panel each read what another one has just written, which takes several times as long as to pack it. */
+typedef struct Plan { Way way; int64_t height, block, depth, columns; bool later, apart; } Plan;
 /* each: floats from a thread's own to the next one's */
 typedef struct Space { float *panel, *a, *strip, *sums, *all; int64_t each; size_t bytes; } Space;
 
@@ -45,14 +46,16 @@ static bool has_strips(const Gemm *g) {
 static Plan plan_of(const Gemm *g, Way way, int64_t room) {
     const int64_t all = div_up(g->n, GEMM_COLUMNS) * GEMM_COLUMNS;
     Plan p = {.way = way, .height = tile_height(g->m), .block = gemm_block_rows(g->m), .depth = g->k, .columns = all};
+    if (way != WHOLE && way != PANELS) p.block = g->m;
+    p.apart = div_up(g->m, p.block) >= g->threads;
     if (way == PANELS) {
+        const int64_t numbers = p.apart ? max_i64(room / g->threads, min_i64(room, OWN_PANEL)) : room;
         p.depth = min_i64(g->k, g->c ? DIRECT_DEPTH : PANEL_DEPTH);
         if (!g->c && g->m > PANEL_DEPTH) p.depth = g->k; /* else the sums of all rows would outweigh the panel */
-        p.columns = min_i64(all, max_i64(1, room / p.depth / GEMM_COLUMNS) * GEMM_COLUMNS);
+        p.columns = min_i64(all, max_i64(1, numbers / p.depth / GEMM_COLUMNS) * GEMM_COLUMNS);
         if (!g->c) p.columns = min_i64(p.columns, SUMS);
     } else if (way != WHOLE) {
         const int64_t sums = min_i64(SUMS, min_i64(room, SUM_NUMBERS) / g->m);
-        p.block = g->m;
         if (!g->c) p.columns = min_i64(all, max_i64(1, sums / GEMM_COLUMNS) * GEMM_COLUMNS);
     }
     p.later = !g->c && p.depth < g->k;
@@ -64,11 +67,12 @@ static int64_t lines(int64_t floats) { return div_up(floats, 16) * 16; } /* whol
 static Space space_of(const Gemm *g, const Plan *p, float *at) {
     const int64_t panel = p->way == PANELS ? lines(p->depth * p->columns) : 0, a = lines(p->block * GEMM_STEP);
     const int64_t strip = p->way == STRIPS ? STRIP * GEMM_DEPTH : 0, sums = g->c || p->later ? 0 : lines(p->block * p->columns);
-    const int64_t each = a + strip + sums, all = panel + g->threads * each, rows = p->later ? lines(g->m * p->columns) : 0;
+    const int64_t shared = p->apart ? 0 : panel, own = panel - shared, each = own + a + strip + sums;
+    const int64_t all = shared + g->threads * each, rows = p->later ? lines(g->m * p->columns) : 0;
     Space s = {.each = each, .bytes = (size_t)(all + rows) * sizeof(float)};
     if (!at) return s;
     s.panel = at;
-    s.a = at + panel;
+    s.a = at + panel; /* each thread's own panel lies before its a */
     s.strip = s.a + a; /* right after a: a tile of an odd number of rows reads one more */
     s.sums = s.strip + strip;
     s.all = at + all;
@@ -191,14 +195,11 @@ static void run_tiles(const Piece *p, int64_t from) {
     }
 }
 
-/* A piece of work: a block of rows, and one of `parts` parts of the columns */
-static void run_piece(const Panel *t, int64_t piece, int64_t parts) {
+/* Rows [row, row + rows), at most a block, times columns [begin, end) of the panel */
+static void run_piece(const Panel *t, int64_t row, int64_t rows, int64_t begin, int64_t end) {
     const Gemm *g = t->g;
     GemmRows *take = g->rows ? g->rows : matrix_rows;
-    const int64_t row = piece / parts * t->p.block, part = piece % parts, tiles = div_up(t->columns, GEMM_COLUMNS);
-    Piece p = {t, row, min_i64(t->p.block, g->m - row), tiles * part / parts * GEMM_COLUMNS,
-               min_i64(tiles * (part + 1) / parts * GEMM_COLUMNS, t->columns), omp_get_thread_num() * t->s.each, NULL,
-               g->c ? g->c_step : t->p.columns};
+    Piece p = {t, row, rows, begin, end, omp_get_thread_num() * t->s.each, NULL, g->c ? g->c_step : t->p.columns};
     p.c = g->c ? g->c + row * p.step + t->column : t->p.later ? t->s.all + row * p.step : t->s.sums + p.own;
     for (int64_t from = 0; from < t->depth; from += GEMM_DEPTH) {
         take(g, row, p.rows, t->at + from, min_i64(GEMM_DEPTH, t->depth - from), t->s.a + p.own);
@@ -211,20 +212,40 @@ static void run_piece(const Panel *t, int64_t piece, int64_t parts) {
         g->leave(g, row + r, min_i64(block, p.rows - r), t->column + p.begin, p.end - p.begin, p.c + r * p.step + p.begin, p.step);
 }
 
+/* In a parallel region: a thread's own rows. No thread waits for another one. */
+static void run_apart(Panel *t) {
+    const Gemm *g = t->g;
+    const int64_t packs = t->p.way == PANELS ? pack_pieces(t) : 0, unit = g->by_blocks ? t->p.block : t->p.height;
+    const int64_t units = div_up(g->m, unit), thread = omp_get_thread_num(), threads = omp_get_num_threads();
+    const int64_t end = min_i64(units * (thread + 1) / threads * unit, g->m);
+    t->s.panel += thread * t->s.each;
+    for (int64_t i = 0; i < packs; i++) pack_panel(t, i);
+    for (int64_t row = units * thread / threads * unit; row < end; row += t->p.block)
+        run_piece(t, row, min_i64(t->p.block, end - row), 0, t->columns);
+}
+
+/* Few blocks: threads share a panel, and each has some of its columns. */
+static void run_together(const Panel *t) {
+    const int64_t m = t->g->m, blocks = div_up(m, t->p.block), packs = t->p.way == PANELS ? pack_pieces(t) : 0;
+    const int64_t tiles = div_up(t->columns, GEMM_COLUMNS), parts = min_i64(tiles, div_up(t->g->threads, blocks));
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < packs; i++) pack_panel(t, i);
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < blocks * parts; i++) {
+        const int64_t row = i / parts * t->p.block, part = i % parts;
+        run_piece(t, row, min_i64(t->p.block, m - row), tiles * part / parts * GEMM_COLUMNS, min_i64(tiles * (part + 1) / parts * GEMM_COLUMNS, t->columns));
+    }
+}
+
 void gemm_run(const Gemm *g, void *workspace, size_t bytes) {
     Plan p;
     const Space s = fit(g, bytes, &p, workspace);
-    const int64_t blocks = div_up(g->m, p.block);
     assert(g->m > 0 && g->n > 0 && g->k > 0 && (g->c || g->leave) && s.bytes <= bytes);
 #pragma omp parallel num_threads(g->threads) if (g->threads > 1)
     for (int64_t column = 0; column < g->n; column += p.columns)
         for (int64_t at = 0; at < g->k; at += p.depth) {
-            const Panel t = {g, p, s, column, min_i64(p.columns, g->n - column), at, min_i64(p.depth, g->k - at)};
-            const int64_t packs = p.way == PANELS ? pack_pieces(&t) : 0;
-            const int64_t parts = min_i64(div_up(t.columns, GEMM_COLUMNS), div_up(g->threads, blocks));
-#pragma omp for schedule(static)
-            for (int64_t i = 0; i < packs; i++) pack_panel(&t, i);
-#pragma omp for schedule(static)
-            for (int64_t i = 0; i < blocks * parts; i++) run_piece(&t, i, parts);
+            Panel t = {g, p, s, column, min_i64(p.columns, g->n - column), at, min_i64(p.depth, g->k - at)};
+            if (p.apart) run_apart(&t);
+            else run_together(&t);
         }
 }

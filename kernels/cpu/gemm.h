@@ -6,8 +6,9 @@
  *
  *   workspace = [panel of b | block of a, strip of b, sums, of thread 0 | ... of thread 1 | all rows' sums]
  *
- * A piece of work is a block of rows times some columns. Many rows share a panel of b that all threads have packed; few rows
- * are one block, and each thread packs a strip of b and uses it up at once; still fewer are multiplied with b where it lies.
+ * A piece of work is a block of rows times some columns. Of many rows each thread has some, and packs panels of b for them; where
+ * there are too few for that, all threads pack one panel, and each has some of its columns. Or few rows are one block, and each
+ * thread packs a strip of b and uses it up at once; still fewer are multiplied with b where it lies.
  * A sum is made in the order of k, in parts of the same length whatever the number of threads and the room, and how a part is
  * added up follows from the shape and the operands alone: so neither the threads nor the room changes a bit. */
 #ifndef MT_CPU_GEMM_H
@@ -38,11 +39,12 @@ struct Gemm {
     int64_t c_step;
     bool add;               /* c += */
     GemmLeave *leave;       /* NULL if c is all that is wanted */
+    bool by_blocks;         /* leave must get whole blocks */
     const void *of;         /* what rows, columns and leave need */
     int threads;            /* that it may take, 1 inside a parallel region */
 };
 
-/* `leave` gets blocks of so many rows, counted from row 0, whatever the number of threads. */
+/* `leave` gets at most so many rows. by_blocks: blocks of so many, counted from row 0, whatever the number of threads. */
 int64_t gemm_block_rows(int64_t m);
 /* Bytes of workspace, a multiple of 64: at most `limit`, where there is a way. Asked again with its answer as the limit,
  * it gives the same one. */
