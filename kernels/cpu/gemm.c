@@ -191,12 +191,19 @@ static void run_tiles(const Piece *p, int64_t from) {
     }
 }
 
+/* `leave` counts on whole blocks; other products have blocks of the same number of tiles, nearly. */
+static int64_t row_of(const Panel *t, int64_t block, int64_t blocks) {
+    const Plan *p = &t->p;
+    const int64_t row = t->g->leave ? block * p->block : div_up(t->g->m, p->height) * block / blocks * p->height;
+    return min_i64(row, t->g->m);
+}
+
 /* A piece of work: a block of rows, and one of `parts` parts of the columns */
-static void run_piece(const Panel *t, int64_t piece, int64_t parts) {
+static void run_piece(const Panel *t, int64_t piece, int64_t blocks, int64_t parts) {
     const Gemm *g = t->g;
     GemmRows *take = g->rows ? g->rows : matrix_rows;
-    const int64_t row = piece / parts * t->p.block, part = piece % parts, tiles = div_up(t->columns, GEMM_COLUMNS);
-    Piece p = {t, row, min_i64(t->p.block, g->m - row), tiles * part / parts * GEMM_COLUMNS,
+    const int64_t row = row_of(t, piece / parts, blocks), part = piece % parts, tiles = div_up(t->columns, GEMM_COLUMNS);
+    Piece p = {t, row, row_of(t, piece / parts + 1, blocks) - row, tiles * part / parts * GEMM_COLUMNS,
                min_i64(tiles * (part + 1) / parts * GEMM_COLUMNS, t->columns), omp_get_thread_num() * t->s.each, NULL,
                g->c ? g->c_step : t->p.columns};
     p.c = g->c ? g->c + row * p.step + t->column : t->p.later ? t->s.all + row * p.step : t->s.sums + p.own;
@@ -214,17 +221,18 @@ static void run_piece(const Panel *t, int64_t piece, int64_t parts) {
 void gemm_run(const Gemm *g, void *workspace, size_t bytes) {
     Plan p;
     const Space s = fit(g, bytes, &p, workspace);
-    const int64_t blocks = div_up(g->m, p.block);
+    const int64_t most = div_up(g->m, p.block), threads = g->threads;
+    const int64_t blocks = g->leave || most < threads ? most : div_up(most, threads) * threads; /* so threads have equal shares */
     assert(g->m > 0 && g->n > 0 && g->k > 0 && (g->c || g->leave) && s.bytes <= bytes);
 #pragma omp parallel num_threads(g->threads) if (g->threads > 1)
     for (int64_t column = 0; column < g->n; column += p.columns)
         for (int64_t at = 0; at < g->k; at += p.depth) {
             const Panel t = {g, p, s, column, min_i64(p.columns, g->n - column), at, min_i64(p.depth, g->k - at)};
             const int64_t packs = p.way == PANELS ? pack_pieces(&t) : 0;
-            const int64_t parts = min_i64(div_up(t.columns, GEMM_COLUMNS), div_up(g->threads, blocks));
+            const int64_t parts = min_i64(div_up(t.columns, GEMM_COLUMNS), div_up(threads, blocks));
 #pragma omp for schedule(static)
             for (int64_t i = 0; i < packs; i++) pack_panel(&t, i);
 #pragma omp for schedule(static)
-            for (int64_t i = 0; i < blocks * parts; i++) run_piece(&t, i, parts);
+            for (int64_t i = 0; i < blocks * parts; i++) run_piece(&t, i, blocks, parts);
         }
 }
