@@ -15,19 +15,13 @@ enum { BLOCK_TILES = 8, PANEL = 1 << 19, PANEL_DEPTH = 8 * GEMM_DEPTH, DIRECT_DE
  * rows: STRIPS, which each thread packs for its own columns and uses up at once; LYING: where b lies. */
 typedef enum Way { WHOLE, PANELS, STRIPS, LYING } Way;
 
-/* height: rows of a tile; block: rows that are multiplied together; depth, columns: of a panel, or of all that is gone through
- * without one; later: all rows' sums wait for the next panel */
-typedef struct Plan { Way way; int64_t height, block, depth, columns; bool later; } Plan;
+/* block: rows that are multiplied together; depth, columns: of a panel, or of all that is gone through without one; later: all rows'
+ * sums wait for the next panel */
+typedef struct Plan { Way way; int64_t block, depth, columns; bool later; } Plan;
 /* each: floats from a thread's own to the next one's */
 typedef struct Space { float *panel, *a, *strip, *sums, *all; int64_t each; size_t bytes; } Space;
 
-/* Few rows have tiles of the same height, an even one: gemm_tile computes two rows at a time. */
-static int64_t tile_height(int64_t m) {
-    const int64_t tiles = div_up(m, GEMM_ROWS);
-    return tiles < BLOCK_TILES ? div_up(div_up(m, tiles), 2) * 2 : GEMM_ROWS;
-}
-
-int64_t gemm_block_rows(int64_t m) { return min_i64(div_up(m, GEMM_ROWS), BLOCK_TILES) * tile_height(m); }
+int64_t gemm_block_rows(int64_t m) { return m < BLOCK_TILES * GEMM_ROWS ? div_up(m, 2) * 2 : BLOCK_TILES * GEMM_ROWS; }
 
 /* Dot products add up in another order than tiles: so the shape and the operands alone decide whether they are made. */
 static bool is_lying(const Gemm *g) {
@@ -44,7 +38,7 @@ static bool has_strips(const Gemm *g) {
 /* room: numbers of a panel, at most, and of the sums of few rows */
 static Plan plan_of(const Gemm *g, Way way, int64_t room) {
     const int64_t all = div_up(g->n, GEMM_COLUMNS) * GEMM_COLUMNS;
-    Plan p = {.way = way, .height = tile_height(g->m), .block = gemm_block_rows(g->m), .depth = g->k, .columns = all};
+    Plan p = {.way = way, .block = gemm_block_rows(g->m), .depth = g->k, .columns = all};
     if (way == PANELS) {
         p.depth = min_i64(g->k, g->c ? DIRECT_DEPTH : PANEL_DEPTH);
         if (!g->c && g->m > PANEL_DEPTH) p.depth = g->k; /* else the sums of all rows would outweigh the panel */
@@ -169,10 +163,15 @@ static void run_dots(const Piece *p, int64_t from) {
     }
 }
 
+/* The first row of a tile. All tiles have the same height, nearly: one of few rows has too few sums to keep the processor busy. */
+static int64_t tile_row(int64_t rows, int64_t tile, int64_t tiles) {
+    return min_i64(rows, div_up(rows * tile, tiles * GEMM_ROW_STEP) * GEMM_ROW_STEP);
+}
+
 /* Beside its own columns each tile of a panel asks for a part of the next ones. */
 static void run_tiles(const Piece *p, int64_t from) {
     const Panel *t = p->of;
-    const int64_t height = t->p.height, each = packed_together(t->g), share = div_up(GEMM_COLUMNS, div_up(p->rows, height));
+    const int64_t each = packed_together(t->g), tiles = div_up(p->rows, GEMM_ROWS), share = div_up(GEMM_COLUMNS, tiles);
     const float *panel = t->p.way == WHOLE ? t->g->packed : t->s.panel;
     float *strip = t->s.strip + p->own;
     for (int64_t col = p->begin; col < p->end; col += GEMM_COLUMNS) {
@@ -181,11 +180,11 @@ static void run_tiles(const Piece *p, int64_t from) {
         if (t->p.way == STRIPS && !place) pack(t, col, from, strip);
         tile.b = t->p.way == STRIPS ? strip + place * tile.depth : panel + tile_at(t, col, from);
         if (t->p.way != STRIPS) tile.soon = tile.b + tile.depth * GEMM_COLUMNS, tile.soon_step = share;
-        for (int64_t r = 0; r < p->rows; r += height) {
-            tile.rows = min_i64(height, p->rows - r);
+        for (int64_t i = 0; i < tiles; i++) {
+            tile.rows = tile_row(p->rows, i + 1, tiles) - tile_row(p->rows, i, tiles);
             gemm_tile(&tile);
-            tile.a += height * GEMM_STEP;
-            tile.c += height * p->step;
+            tile.a += tile.rows * GEMM_STEP;
+            tile.c += tile.rows * p->step;
             if (tile.soon) tile.soon += tile.depth * share;
         }
     }
@@ -193,9 +192,8 @@ static void run_tiles(const Piece *p, int64_t from) {
 
 /* `leave` counts on whole blocks; other products have blocks of the same number of tiles, nearly. */
 static int64_t row_of(const Panel *t, int64_t block, int64_t blocks) {
-    const Plan *p = &t->p;
-    const int64_t row = t->g->leave ? block * p->block : div_up(t->g->m, p->height) * block / blocks * p->height;
-    return min_i64(row, t->g->m);
+    const int64_t m = t->g->m;
+    return min_i64(t->g->leave ? block * t->p.block : div_up(m, GEMM_ROWS) * block / blocks * GEMM_ROWS, m);
 }
 
 /* A piece of work: a block of rows, and one of `parts` parts of the columns */
