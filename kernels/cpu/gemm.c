@@ -190,10 +190,10 @@ static void run_tiles(const Piece *p, int64_t from) {
     }
 }
 
-/* `leave` counts on whole blocks; other products have blocks of the same number of tiles, nearly. */
+/* The first row of a block. Where `leave` does not count on whole ones, all have the same number of tiles, nearly. */
 static int64_t row_of(const Panel *t, int64_t block, int64_t blocks) {
     const int64_t m = t->g->m;
-    return min_i64(t->g->leave ? block * t->p.block : div_up(m, GEMM_ROWS) * block / blocks * GEMM_ROWS, m);
+    return min_i64(t->g->by_blocks ? block * t->p.block : div_up(m, GEMM_ROWS) * block / blocks * GEMM_ROWS, m);
 }
 
 /* A piece of work: a block of rows, and one of `parts` parts of the columns */
@@ -220,7 +220,7 @@ void gemm_run(const Gemm *g, void *workspace, size_t bytes) {
     Plan p;
     const Space s = fit(g, bytes, &p, workspace);
     const int64_t most = div_up(g->m, p.block), threads = g->threads;
-    const int64_t blocks = g->leave || most < threads ? most : div_up(most, threads) * threads; /* so threads have equal shares */
+    const int64_t blocks = g->by_blocks || most < threads ? most : div_up(most, threads) * threads; /* so threads have equal shares */
     assert(g->m > 0 && g->n > 0 && g->k > 0 && (g->c || g->leave) && s.bytes <= bytes);
 #pragma omp parallel num_threads(g->threads) if (g->threads > 1)
     for (int64_t column = 0; column < g->n; column += p.columns)

@@ -38,11 +38,12 @@ struct Gemm {
     int64_t c_step;
     bool add;               /* c += */
     GemmLeave *leave;       /* NULL if c is all that is wanted */
+    bool by_blocks;         /* leave gets blocks of gemm_block_rows rows, counted from row 0 */
     const void *of;         /* what rows, columns and leave need */
     int threads;            /* that it may take, 1 inside a parallel region */
 };
 
-/* `leave` gets blocks of so many rows, counted from row 0, whatever the number of threads. */
+/* Rows of a block: see by_blocks. */
 int64_t gemm_block_rows(int64_t m);
 /* Bytes of workspace, a multiple of 64: at most `limit`, where there is a way. Asked again with its answer as the limit,
  * it gives the same one. */

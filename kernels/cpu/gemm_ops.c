@@ -224,6 +224,7 @@ static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
         }
     }
     if (is_direct(args, w)) g.c = args->out[0].data, g.c_step = g.n;
+    g.by_blocks = is_dx(args->kind) && args->linear_dx.db.count; /* each has its sums of db */
     return g;
 }
 
