@@ -63,7 +63,7 @@ static Space space_of(const Gemm *g, const Plan *p, float *at) {
     if (!at) return s;
     s.panel = at;
     s.a = at + panel;
-    s.strip = s.a + a; /* right after a: a tile of an odd number of rows reads one more */
+    s.strip = s.a + a; /* right after a: a tile may read a row more (GEMM_ROW_STEP) */
     s.sums = s.strip + strip;
     s.all = at + all;
     return s;
