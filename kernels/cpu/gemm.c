@@ -15,20 +15,14 @@ enum { BLOCK_TILES = 8, PANEL = 1 << 19, OWN_PANEL = 1 << 17, PANEL_DEPTH = 8 * 
  * rows: STRIPS, which each thread packs for its own columns and uses up at once; LYING: where b lies. */
 typedef enum Way { WHOLE, PANELS, STRIPS, LYING } Way;
 
-/* height: rows of a tile; block: rows that are multiplied together; depth, columns: of a panel, or of all that is gone through
- * without one; later: all rows' sums wait for the next panel. apart: each thread goes through blocks of its own, with a panel of its
- * own. Threads that share a panel each read what another one has just written, which takes several times as long as to pack it. */
-typedef struct Plan { Way way; int64_t height, block, depth, columns; bool later, apart; } Plan;
+/* block: rows that are multiplied together; depth, columns: of a panel, or of all that is gone through without one; later: all rows'
+ * sums wait for the next panel. apart: each thread goes through rows of its own, with a panel of its own. Threads that share a panel
+ * each read what another one has just written, which takes several times as long as to pack it. */
+typedef struct Plan { Way way; int64_t block, depth, columns; bool later, apart; } Plan;
 /* each: floats from a thread's own to the next one's */
 typedef struct Space { float *panel, *a, *strip, *sums, *all; int64_t each; size_t bytes; } Space;
 
-/* Few rows have tiles of the same height, an even one: gemm_tile computes two rows at a time. */
-static int64_t tile_height(int64_t m) {
-    const int64_t tiles = div_up(m, GEMM_ROWS);
-    return tiles < BLOCK_TILES ? div_up(div_up(m, tiles), 2) * 2 : GEMM_ROWS;
-}
-
-int64_t gemm_block_rows(int64_t m) { return min_i64(div_up(m, GEMM_ROWS), BLOCK_TILES) * tile_height(m); }
+int64_t gemm_block_rows(int64_t m) { return m < BLOCK_TILES * GEMM_ROWS ? div_up(m, 2) * 2 : BLOCK_TILES * GEMM_ROWS; }
 
 /* Dot products add up in another order than tiles: so the shape and the operands alone decide whether they are made. */
 static bool is_lying(const Gemm *g) {
@@ -45,7 +39,7 @@ static bool has_strips(const Gemm *g) {
 /* room: numbers of a panel, at most, and of the sums of few rows */
 static Plan plan_of(const Gemm *g, Way way, int64_t room) {
     const int64_t all = div_up(g->n, GEMM_COLUMNS) * GEMM_COLUMNS;
-    Plan p = {.way = way, .height = tile_height(g->m), .block = gemm_block_rows(g->m), .depth = g->k, .columns = all};
+    Plan p = {.way = way, .block = gemm_block_rows(g->m), .depth = g->k, .columns = all};
     if (way != WHOLE && way != PANELS) p.block = g->m;
     p.apart = div_up(g->m, p.block) >= g->threads;
     if (way == PANELS) {
@@ -73,7 +67,7 @@ static Space space_of(const Gemm *g, const Plan *p, float *at) {
     if (!at) return s;
     s.panel = at;
     s.a = at + panel; /* each thread's own panel lies before its a */
-    s.strip = s.a + a; /* right after a: a tile of an odd number of rows reads one more */
+    s.strip = s.a + a; /* right after a: a tile may read a row more (GEMM_ROW_STEP) */
     s.sums = s.strip + strip;
     s.all = at + all;
     return s;
@@ -173,10 +167,15 @@ static void run_dots(const Piece *p, int64_t from) {
     }
 }
 
+/* The first row of a tile. All tiles have the same height, nearly: one of few rows has too few sums to keep the processor busy. */
+static int64_t tile_row(int64_t rows, int64_t tile, int64_t tiles) {
+    return min_i64(rows, div_up(rows * tile, tiles * GEMM_ROW_STEP) * GEMM_ROW_STEP);
+}
+
 /* Beside its own columns each tile of a panel asks for a part of the next ones. */
 static void run_tiles(const Piece *p, int64_t from) {
     const Panel *t = p->of;
-    const int64_t height = t->p.height, each = packed_together(t->g), share = div_up(GEMM_COLUMNS, div_up(p->rows, height));
+    const int64_t each = packed_together(t->g), tiles = div_up(p->rows, GEMM_ROWS), share = div_up(GEMM_COLUMNS, tiles);
     const float *panel = t->p.way == WHOLE ? t->g->packed : t->s.panel;
     float *strip = t->s.strip + p->own;
     for (int64_t col = p->begin; col < p->end; col += GEMM_COLUMNS) {
@@ -185,11 +184,11 @@ static void run_tiles(const Piece *p, int64_t from) {
         if (t->p.way == STRIPS && !place) pack(t, col, from, strip);
         tile.b = t->p.way == STRIPS ? strip + place * tile.depth : panel + tile_at(t, col, from);
         if (t->p.way != STRIPS) tile.soon = tile.b + tile.depth * GEMM_COLUMNS, tile.soon_step = share;
-        for (int64_t r = 0; r < p->rows; r += height) {
-            tile.rows = min_i64(height, p->rows - r);
+        for (int64_t i = 0; i < tiles; i++) {
+            tile.rows = tile_row(p->rows, i + 1, tiles) - tile_row(p->rows, i, tiles);
             gemm_tile(&tile);
-            tile.a += height * GEMM_STEP;
-            tile.c += height * p->step;
+            tile.a += tile.rows * GEMM_STEP;
+            tile.c += tile.rows * p->step;
             if (tile.soon) tile.soon += tile.depth * share;
         }
     }
@@ -215,7 +214,7 @@ static void run_piece(const Panel *t, int64_t row, int64_t rows, int64_t begin, 
 /* In a parallel region: a thread's own rows. No thread waits for another one. */
 static void run_apart(Panel *t) {
     const Gemm *g = t->g;
-    const int64_t packs = t->p.way == PANELS ? pack_pieces(t) : 0, unit = g->by_blocks ? t->p.block : t->p.height;
+    const int64_t packs = t->p.way == PANELS ? pack_pieces(t) : 0, unit = g->by_blocks ? t->p.block : GEMM_ROWS;
     const int64_t units = div_up(g->m, unit), thread = omp_get_thread_num(), threads = omp_get_num_threads();
     const int64_t end = min_i64(units * (thread + 1) / threads * unit, g->m);
     t->s.panel += thread * t->s.each;

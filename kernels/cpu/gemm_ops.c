@@ -197,7 +197,7 @@ static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
         g.m = outputs, g.n = numbers, g.k = p.y->count / outputs, g.leave = leave_dw;
         g.a = matrix_of(p.y, outputs, true), g.b = matrix_of(p.x, numbers, false);
     } else if (is_dx(args->kind)) {
-        g.m = p.y->count / outputs, g.n = numbers, g.k = outputs, g.leave = leave_dx, g.by_blocks = args->linear_dx.db.count > 0;
+        g.m = p.y->count / outputs, g.n = numbers, g.k = outputs, g.leave = leave_dx;
         g.a = matrix_of(p.y, outputs, false), g.b = matrix_of(p.w, numbers, false);
     } else {
         g.m = p.y->count / outputs, g.n = outputs, g.k = numbers, g.leave = leave_y;
@@ -224,6 +224,7 @@ static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
         }
     }
     if (is_direct(args, w)) g.c = args->out[0].data, g.c_step = g.n;
+    g.by_blocks = is_dx(args->kind) && args->linear_dx.db.count; /* each has its sums of db */
     return g;
 }
 

@@ -202,7 +202,7 @@ INLINE void term(R *s0, R *s1, int rows, int registers, const float *a, int64_t 
 INLINE void tile(const GemmTile *t, int rows, int registers, bool turned) {
     const int64_t row = turned ? 1 : GEMM_STEP, next = turned ? GEMM_STEP : 1; /* of a */
     const int64_t whole = t->depth / TERMS * TERMS;
-    const bool asks = TERMS > 1 && rows == GEMM_ROWS && !turned;
+    const bool asks = TERMS > 1 && rows >= GEMM_ROWS - 1 && !turned;
     R s0[GEMM_ROWS] = {{0}}, s1[GEMM_ROWS] = {{0}};
     const float *a = t->a, *b = t->b, *soon = t->soon ? t->soon : t->a;
     const int64_t soon_step = t->soon_step;
@@ -244,22 +244,19 @@ INLINE void tile(const GemmTile *t, int rows, int registers, bool turned) {
 #define TILES(rows) TILE(rows, 1, false) TILE(rows, 1, true) TILE(rows, 2, false) TILE(rows, 2, true)
 #define NAMES(rows)                                                                           \
     {{tile_##rows##_1_false, tile_##rows##_1_true}, {tile_##rows##_2_false, tile_##rows##_2_true}}
-TILES(2) TILES(4) TILES(6)
-#ifdef __AVX512F__
-TILES(8) TILES(10) TILES(12) TILES(14)
-#endif
-
 typedef void TileFn(const GemmTile *t);
-static TileFn *const tiles[(GEMM_ROWS + 1) / 2][2][2] = { /* by pairs of rows, by registers, by turned */
-    NAMES(2), NAMES(4), NAMES(6),
 #ifdef __AVX512F__
-    NAMES(8), NAMES(10), NAMES(12), NAMES(14),
+TILES(2) TILES(4) TILES(6) TILES(8) TILES(10) TILES(12) TILES(14)
+#define ALL NAMES(2), NAMES(4), NAMES(6), NAMES(8), NAMES(10), NAMES(12), NAMES(14)
+#else
+TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6)
+#define ALL NAMES(1), NAMES(2), NAMES(3), NAMES(4), NAMES(5), NAMES(6)
 #endif
-};
+static TileFn *const tiles[GEMM_ROWS / GEMM_ROW_STEP][2][2] = {ALL}; /* by rows, by registers, by turned */
 
 void gemm_tile(const GemmTile *t) {
     assert(0 < t->rows && t->rows <= GEMM_ROWS && 0 < t->columns && t->columns <= GEMM_COLUMNS);
-    tiles[(t->rows - 1) / 2][t->columns > GEMM_LANES][t->turned](t);
+    tiles[(t->rows - 1) / GEMM_ROW_STEP][t->columns > GEMM_LANES][t->turned](t);
 }
 
 /* ---- dot products, of rows of b where they lie */

@@ -5,13 +5,14 @@
 #include "program/operands.h"
 
 /* GEMM_LANES: numbers in a register. GEMM_ROWS: of a tile, at most, so that its sums and a place of the factors fit into
- * the registers. GEMM_DOT_ROWS: up to so many rows of a, dot products with rows of b that are not packed are quicker. */
+ * the registers. GEMM_ROW_STEP: of the numbers of rows for which there are tiles; others are computed by the next larger one.
+ * GEMM_DOT_ROWS: up to so many rows of a, dot products with rows of b that are not packed are quicker. */
 #if defined __AVX512F__
-enum { GEMM_LANES = 16, GEMM_ROWS = 14, GEMM_DOT_ROWS = 0 };
+enum { GEMM_LANES = 16, GEMM_ROWS = 14, GEMM_ROW_STEP = 2, GEMM_DOT_ROWS = 0 };
 #elif defined __AVX__
-enum { GEMM_LANES = 8, GEMM_ROWS = 6, GEMM_DOT_ROWS = 48 };
+enum { GEMM_LANES = 8, GEMM_ROWS = 6, GEMM_ROW_STEP = 1, GEMM_DOT_ROWS = 48 };
 #else
-enum { GEMM_LANES = 4, GEMM_ROWS = 6, GEMM_DOT_ROWS = 0 };
+enum { GEMM_LANES = 4, GEMM_ROWS = 6, GEMM_ROW_STEP = 1, GEMM_DOT_ROWS = 0 };
 #endif
 /* GEMM_COLUMNS: of a tile. GEMM_DEPTH: terms of a part of a sum: what a tile reads fits into the first cache. */
 enum { GEMM_COLUMNS = 2 * GEMM_LANES, GEMM_DEPTH = 256 };
@@ -29,7 +30,7 @@ void gemm_turn(DType t, const void *from, int64_t at, int64_t step, int64_t rows
 
 /* c (rows, columns) = scale a b; add: += . a (rows, GEMM_STEP), b (GEMM_DEPTH, GEMM_COLUMNS), of which the first
  * `depth` numbers of each sum count; rows up to GEMM_ROWS, columns up to GEMM_COLUMNS; rows of c are c_step apart. In a,
- * a row more than an odd number of them may be read. turned: a (depth, GEMM_STEP) lies transposed. soon, unless NULL: numbers,
+ * rows up to the next multiple of GEMM_ROW_STEP may be read. turned: a (depth, GEMM_STEP) lies transposed. soon, unless NULL: numbers,
  * soon_step apart, that are asked for meanwhile, as many as the depth. */
 typedef struct GemmTile {
     const float *a, *b;

@@ -108,13 +108,23 @@ RuleFn *rule_of(OpKind kind) {
     return NULL;
 }
 
+/* Numbers in a piece of an update, at most BLOCK. The pieces are a multiple of PARTS, so that threads share a weight as they share its
+ * gradient, by equal parts: lines that pass from one processor's cache to another's take longer than all that is done with them. */
+static int64_t piece_size(int64_t count) {
+    enum { PARTS = 8, LINE = 16 };
+    const int64_t pieces = div_up(count, BLOCK);
+    return pieces <= 1 ? BLOCK : div_up(div_up(count, div_up(pieces, PARTS) * PARTS), LINE) * LINE;
+}
+
+typedef struct Update { const KArgs *a; OptimStep step; int64_t size; } Update;
+
 /* The rule works on the fp32 master where there is one; w is then a rounded copy of it. */
-static void update_piece(const KArgs *a, int64_t begin, int64_t end) {
+static void update_piece(const void *of, int64_t i) {
+    const Update *u = of;
+    const KArgs *a = u->a;
     float scratch[2 + OPTIM_STATES][BLOCK], *state[OPTIM_STATES];
-    const int64_t n = end - begin;
+    const int64_t begin = i * u->size, n = min_i64(u->size, a->update.w.count - begin);
     const View *own = &a->out[1], *master = &a->out[op_master(a->kind)], *weight = master->data ? master : &a->update.w;
-    const OptimStep step =
-        optim_step(&a->attr->optim.rule, a->update.state.data, a->update.lr.data, a->update.square.data);
     float *w = block_load(weight, begin, n, scratch[0]), *g = block_load(&a->update.g, begin, n, scratch[1]);
     int states = (int)(master - own); /* of which the last ones may be absent */
     while (states > 0 && !own[states - 1].data) states--;
@@ -123,7 +133,7 @@ static void update_piece(const KArgs *a, int64_t begin, int64_t end) {
         if (k < states && own[k].data) state[k] = block_load(&own[k], begin, n, state[k]);
         else if (k < states) memset(state[k], 0, (size_t)n * sizeof *state[k]); /* absent: any number does */
     }
-    rule_of(a->kind)(states, &step, w, g, state, n);
+    rule_of(a->kind)(states, &u->step, w, g, state, n);
     for (int k = 0; k < states; k++)
         if (own[k].data) block_store(&own[k], begin, n, state[k]);
     if (master->data) block_store(master, begin, n, w);
@@ -136,7 +146,9 @@ static int update_run(const KArgs *a) {
     (void)master;
     assert(a->update.g.count == a->update.w.count && rule_of(a->kind) && operand_is_float(&a->update.w));
     assert(operand_is_vector(master, a->update.w.count));
-    if (!state || !state->overflow) blocks_run(a, a->update.w.count, update_piece);
+    if (state && state->overflow) return OK;
+    const Update u = {a, optim_step(&a->attr->optim.rule, state, a->update.lr.data, a->update.square.data), piece_size(a->update.w.count)};
+    pieces_run(&u, div_up(a->update.w.count, u.size), update_piece);
     return OK;
 }
 

@@ -13,7 +13,7 @@ enum { THIN = 16, TILE = 1024, ROWS = 16, PIECES = 16, MOST = 4 };
 #if defined __AVX512F__
 enum { LANES = 16, DOTS = 4, WIDE = 4, SUMS = 8 };
 #elif defined __AVX__
-enum { LANES = 8, DOTS = 2, WIDE = 4, SUMS = 4 };
+enum { LANES = 8, DOTS = 4, WIDE = 3, SUMS = 4 };
 #else
 enum { LANES = 4, DOTS = 2, WIDE = 4, SUMS = 4 };
 #endif
@@ -96,24 +96,31 @@ INLINE void short_tile(const Thin *t, int64_t col, int64_t n, float (*buffer)[TI
 
 /* ---- y: dot products of rows, by blocks of ROWS rows of the long factor and chunks of columns */
 
-/* sums[j LANES + i] += a[i] b[j] over n columns, lane by lane, for DOTS rows of a and q of b */
+/* s[j][i] += a[i] b[j], lane by lane, of the columns that begin at c */
+INLINE void dot_step(const float *const *a, const float *const *b, int q, int64_t c, R (*s)[DOTS]) {
+    R y[WIDE];
+#pragma GCC unroll 4
+    for (int j = 0; j < q; j++) y[j] = *(const R *)(b[j] + c);
+#pragma GCC unroll 4
+    for (int i = 0; i < DOTS; i++) {
+        const R x = *(const R *)(a[i] + c);
+#pragma GCC unroll 4
+        for (int j = 0; j < q; j++) s[j][i] += x * y[j];
+    }
+}
+
+/* sums[j ROWS + i] += a[i] b[j] over n columns, lane by lane, for DOTS rows of a and q of b. A turn of few sums is as short as
+ * a multiply-add takes: two turns at a time leave the sums no gap. */
 INLINE void dot(const float *const *a, const float *const *b, int q, int64_t n, bool add, R *sums) {
     R s[WIDE][DOTS];
+    int64_t c = 0;
 #pragma GCC unroll 4
     for (int j = 0; j < q; j++)
 #pragma GCC unroll 4
         for (int i = 0; i < DOTS; i++) s[j][i] = add ? sums[j * ROWS + i] : (R){0};
-    for (int64_t c = 0; c < n; c += LANES) {
-        R x[DOTS];
-#pragma GCC unroll 4
-        for (int i = 0; i < DOTS; i++) x[i] = *(const R *)(a[i] + c);
-#pragma GCC unroll 4
-        for (int j = 0; j < q; j++) {
-            const R y = *(const R *)(b[j] + c);
-#pragma GCC unroll 4
-            for (int i = 0; i < DOTS; i++) s[j][i] += x[i] * y;
-        }
-    }
+    if (q < WIDE)
+        for (; c + LANES < n; c += 2 * LANES) dot_step(a, b, q, c, s), dot_step(a, b, q, c + LANES, s);
+    for (; c < n; c += LANES) dot_step(a, b, q, c, s);
 #pragma GCC unroll 4
     for (int j = 0; j < q; j++)
 #pragma GCC unroll 4
@@ -121,12 +128,13 @@ INLINE void dot(const float *const *a, const float *const *b, int q, int64_t n, 
 }
 
 INLINE void dots(const float *const *a, const float *const *b, int64_t rows, int64_t n, bool add, R *sums) {
-    for (int64_t j = 0; j < rows; j += WIDE, b += WIDE, sums += WIDE * ROWS) {
-        switch (min_i64(WIDE, rows - j)) {
+    for (int64_t q; rows; rows -= q, b += q, sums += q * ROWS) {
+        q = rows == WIDE + 1 ? 2 : min_i64(WIDE, rows);
+        switch (q) {
         case 1: dot(a, b, 1, n, add, sums); break;
         case 2: dot(a, b, 2, n, add, sums); break;
         case 3: dot(a, b, 3, n, add, sums); break;
-        default: dot(a, b, 4, n, add, sums);
+        default: dot(a, b, WIDE, n, add, sums);
         }
     }
 }
