@@ -370,15 +370,28 @@ static int collect(PlanItem *items, int n, Piece *piece, size_t *sum) {
     int m = 0;
     for (int i = 0; i < n; i++) {
         assert(items[i].first <= items[i].last);
-        items[i].offset = 0;
-        if (items[i].size == 0) continue;
+        if (items[i].size == 0) {
+            items[i].offset = 0;
+            continue;
+        }
         if (!size_add(*sum, items[i].size, sum)) return -1;
         piece[m++] = (Piece){items[i].size, 0, items[i].first, items[i].last, i};
     }
     return m;
 }
 
-static int build(Planner *p, int n, Scratch *s, Err *e) {
+/* Begins from an earlier plan. What has grown needs as much more as the bound does; how far the plan was above it counts only where
+ * a search would end as well. false: that is not enough, and the offsets are no plan. */
+static bool keep(Planner *p, const Plan *before) {
+    Plan *plan = &p->plan;
+    const size_t above = before->height - before->lower_bound, height = plan->lower_bound + above;
+    if (above * WORTH >= before->lower_bound || !plan_keep(p->items, p->piece, p->n, before, height, plan->peak_time, p->scratch)) return false;
+    plan->height = 0;
+    for (int i = 0; i < p->n; i++) plan->height = max_size(plan->height, p->items[p->piece[i].item].offset + p->piece[i].size);
+    return true;
+}
+
+static int build(Planner *p, int n, const Plan *before, Scratch *s, Err *e) {
     size_t count = (size_t)n, sum = 0;
     Piece *piece = scratch_new(s, count, sizeof *piece);
     p->keyed = scratch_new(s, count, sizeof *p->keyed);
@@ -399,15 +412,16 @@ static int build(Planner *p, int n, Scratch *s, Err *e) {
     p->plan.height = p->n ? sum + 1 : 0; /* one more than without any sharing: the first order is always lower */
     find_times(p);
     find_bound(p);
+    if (before && keep(p, before)) return OK;
     find_plan(p);
     if (!s->failed) plan_lift_scratch(p->items, piece, p->n, p->plan.height, s);
     return OK;
 }
 
-int plan_build(PlanItem *items, int n, Plan *plan, Err *e) {
+int plan_build(PlanItem *items, int n, const Plan *before, Plan *plan, Err *e) {
     Scratch s = {0};
     Planner p = {.items = items, .scratch = &s};
-    int code = build(&p, n, &s, e);
+    int code = build(&p, n, before, &s, e);
     if (s.failed) code = err_set(e, ERR_HOST_MEMORY, "out of host memory for a plan of %d items", n);
     scratch_release(&s, NULL);
     if (!code) *plan = p.plan;

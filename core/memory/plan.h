@@ -21,7 +21,7 @@
 typedef struct PlanItem {
     size_t size;      /* bytes, already rounded up to the alignment; 0: takes no place */
     int first, last;  /* alive during [first, last], first <= last */
-    size_t offset;    /* [out] */
+    size_t offset;    /* [out]; where there is an earlier plan, what it was there */
 } PlanItem;
 
 typedef struct Plan {
@@ -31,9 +31,10 @@ typedef struct Plan {
     long searched;       /* steps of searches for it */
 } Plan;
 
-/* Fills the offsets of the n items, and *plan. ERR_HOST_MEMORY; ERR_SCRIPT where the sum of the sizes does not fit in
- * size_t. */
-int plan_build(PlanItem *items, int n, Plan *plan, Err *e);
+/* Fills the offsets of the n items, and *plan. before: NULL, or an earlier plan, of which only items that live at one time have
+ * grown or are new. The others stay where they were, if those find room among them and the plan is as near its bound as the
+ * earlier one; else it counts for nothing. ERR_HOST_MEMORY; ERR_SCRIPT where the sum of the sizes does not fit in size_t. */
+int plan_build(PlanItem *items, int n, const Plan *before, Plan *plan, Err *e);
 /* ERR_INTERNAL where an item leaves the plan's height, or two items overlap in time and place; the text names them. */
 int plan_check(const PlanItem *items, int n, const Plan *plan, Err *e);
 

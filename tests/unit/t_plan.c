@@ -56,7 +56,7 @@ static void test_by_hand(void) {
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         Plan plan;
         Err e = {0};
-        is_int(plan_build(cases[i].item, cases[i].n, &plan, &e), OK, cases[i].what);
+        is_int(plan_build(cases[i].item, cases[i].n, NULL, &plan, &e), OK, cases[i].what);
         bool expected = plan.height == cases[i].height && plan.lower_bound == plan.height;
         ok(expected && plan.peak_time == cases[i].peak_time,
            "%s: %zu bytes, the bound, first at %d", cases[i].what, plan.height, plan.peak_time);
@@ -108,7 +108,7 @@ static void test_random(void) {
         Plan plan, second;
         bad += !sound(items, n, times, &plan);
         reached += plan.height == plan.lower_bound;
-        differ += plan_build(again, n, &second, NULL) != OK || second.height != plan.height;
+        differ += plan_build(again, n, NULL, &second, NULL) != OK || second.height != plan.height;
         for (int i = 0; i < n; i++) differ += again[i].offset != items[i].offset;
     }
     is_int(bad, 0, "300 random sets of lives: sound plans, the bound and its time as counted");
@@ -322,7 +322,7 @@ static void test_programs(void) {
         ok(good && plan.height == plan.lower_bound, "%s: %zu bytes of at least %zu", cases[i].what, plan.height,
            plan.lower_bound);
         from_program(again, cases[i].lived, n);
-        differ += plan_build(again, n, &second, NULL) != OK;
+        differ += plan_build(again, n, NULL, &second, NULL) != OK;
         for (int k = 0; k < n; k++) differ += again[k].offset != items[k].offset;
         is_int(differ, 0, "the same plan again");
     }
@@ -351,7 +351,7 @@ static void test_long(void) {
     Plan plan;
     seed = 5;
     const int n = around(items, residual_inplace, ARRAY_LEN(residual_inplace), PIECES);
-    is_int(plan_build(items, n, &plan, NULL), OK, "a hard part in the middle of a long program");
+    is_int(plan_build(items, n, NULL, &plan, NULL), OK, "a hard part in the middle of a long program");
     is_int(plan_check(items, n, &plan, NULL), OK, "... is planned");
     is_int((int64_t)plan.height, (int64_t)plan.lower_bound, "... at its bound");
 }
@@ -455,14 +455,14 @@ static void test_failures(void) {
     PlanItem items[3] = {{SIZE_MAX / 2, 0, 1, 0}, {SIZE_MAX / 2, 2, 3, 0}, {SIZE_MAX / 2, 4, 5, 0}};
     Plan plan = {0};
     Err e = {0};
-    is_int(plan_build(items, 3, &plan, &e), ERR_SCRIPT, "sizes whose sum does not fit in size_t");
+    is_int(plan_build(items, 3, NULL, &plan, &e), ERR_SCRIPT, "sizes whose sum does not fit in size_t");
     long before = mem_live();
     int failures = 0;
     for (long k = 1; k < 100; k++) {
         PlanItem hard[ARRAY_LEN(residual)]; /* one that is searched for */
         int n = from_program(hard, residual, ARRAY_LEN(residual));
         mem_fail_after(k);
-        int code = plan_build(hard, n, &plan, &e);
+        int code = plan_build(hard, n, NULL, &plan, &e);
         mem_fail_after(0);
         if (code == OK) break;
         failures += code == ERR_HOST_MEMORY && mem_live() == before;

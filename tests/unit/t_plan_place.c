@@ -144,7 +144,7 @@ static void test_far_times(void) {
 static int build(void *arg, Err *e) {
     PlanItem *items = arg;
     Plan plan;
-    return plan_build(items, 40, &plan, e);
+    return plan_build(items, 40, NULL, &plan, e);
 }
 
 int main(void) {
