@@ -31,7 +31,7 @@ static size_t bound_of(const PlanItem *items, int n, int times, int *when) {
 static bool sound(PlanItem *items, int n, int times, Plan *plan) {
     Err e = {0};
     int when = 0;
-    bool good = plan_build(items, n, plan, &e) == OK && plan_check(items, n, plan, &e) == OK;
+    bool good = plan_build(items, n, NULL, plan, &e) == OK && plan_check(items, n, plan, &e) == OK;
     good = good && plan->lower_bound == bound_of(items, n, times, &when) && plan->height >= plan->lower_bound;
     good = good && (plan->lower_bound == 0 || plan->peak_time == when);
     size_t top = 0;
