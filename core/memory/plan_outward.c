@@ -15,6 +15,8 @@
 #include "base/sort.h"
 #include "plan_private.h"
 
+/* A search may take so many times the steps of placing each piece once: one that has not found anything by then seldom does. */
+enum { MOST_TURNS = 70 };
 /* More gaps than this are not looked at: a plan that leaves them is given up. */
 enum { MOST_GAPS = 1000 };
 
@@ -23,6 +25,7 @@ typedef struct Gap { size_t low, high; } Gap;
 
 /* Which gap a piece gets: the smallest one with room for it, or the highest one; and which end of it. */
 typedef struct Fit { bool smallest, high; } Fit;
+/* They are tried in this order. */
 static const Fit fits[] = {{true, true}, {false, true}, {true, false}};
 
 typedef struct Outward {
@@ -30,7 +33,7 @@ typedef struct Outward {
     const int *by_first, *by_last; /* [n] */
     int n;
     size_t height, *offset; /* offset[n]: by piece */
-    int *core, n_core;      /* the pieces that live in the window; of those that end last first */
+    int *core, n_core;      /* the pieces that live in the window */
     Gap *gap;               /* by offset, all below the height */
     int gaps;
     Keyed *keyed, *spare;   /* [n] to sort with */
@@ -142,16 +145,17 @@ static bool go(Outward *o, bool back, Fit fit, const Window *from, Window *grown
     return found;
 }
 
-/* The pieces that live in the window become the core. */
-static void find_core(Outward *o, const Window *w) {
+/* The pieces that live in the window become the core, the one that begins first before others, or, going back, that ends last. */
+static void find_core(Outward *o, bool back, const Window *w) {
     o->n_core = 0;
-    for (int i = o->n - 1; i >= 0; i--) {
-        const int piece = o->by_last[i];
+    for (int i = 0; i < o->n; i++) {
+        const int piece = by_begin(o, back, i);
         if (o->piece[piece].first <= w->last && w->first <= o->piece[piece].last) o->core[o->n_core++] = piece;
     }
     *o->steps += o->n;
 }
 
+/* The pieces of the core all live at once. */
 static void stack_core(Outward *o) {
     size_t end = 0;
     for (int k = 0; k < o->n_core; k++) {
@@ -162,36 +166,63 @@ static void stack_core(Outward *o) {
 
 static bool search_core(Outward *o, long most_steps, Scratch *s) {
     void *before = s->last;
-    PlanItem *items = plan_search_steps(o->n_core) <= most_steps ? scratch_new(s, (size_t)o->n_core, sizeof *items) : NULL;
+    const long turn = plan_search_steps(o->n_core), most = turn * MOST_TURNS < most_steps ? turn * MOST_TURNS : most_steps;
+    PlanItem *items = turn <= most_steps ? scratch_new(s, (size_t)o->n_core, sizeof *items) : NULL;
     for (int k = 0; items && k < o->n_core; k++) {
         const Piece *p = &o->piece[o->core[k]];
         items[k] = (PlanItem){p->size, p->first, p->last, 0};
     }
-    const bool found = items && plan_search(items, o->n_core, o->height, most_steps, o->steps, s);
+    const bool found = items && plan_search(items, o->n_core, o->height, most, o->steps, s);
     for (int k = 0; found && k < o->n_core; k++) o->offset[o->core[k]] = items[k].offset;
     scratch_release(s, before);
     return found;
 }
 
-bool plan_outward(PlanItem *items, const Lives *l, size_t height, Window *window, long most_steps, long *steps, Scratch *s) {
-    const size_t all = (size_t)l->n;
-    const long most = *steps + most_steps;
-    Outward o = {l->piece, l->by_first, l->by_last, l->n, height, scratch_new(s, all, sizeof *o.offset), scratch_new(s, all, sizeof *o.core), 0,
-                 scratch_new(s, MOST_GAPS + 1, sizeof *o.gap), 0, scratch_new(s, all, sizeof *o.keyed), scratch_new(s, all, sizeof *o.spare), steps};
-    bool found = false;
-    for (bool again = !s->failed; again && !found;) {
-        Window grown = *window;
-        find_core(&o, window);
-        if (window->first == window->last) stack_core(&o);
-        else again = search_core(&o, most - *steps, s);
-        for (size_t k = 0; k < ARRAY_LEN(fits) && again && !found; k++) {
-            Window next = *window;
-            found = go(&o, false, fits[k], window, &next) && go(&o, true, fits[k], window, &next);
-            if (k == 0) grown = next;
-        }
-        again = again && (grown.first < window->first || grown.last > window->last);
-        if (again) *window = grown;
+/* Places what lives outside the window, from the core, by the first fit by which all find places. false: there is none, and the window
+ * grows up to where the very first fit ended. */
+static bool go_both_ways(Outward *o, Window *window) {
+    const Window from = *window;
+    for (size_t k = 0; k < ARRAY_LEN(fits); k++) {
+        Window grown = from;
+        if (go(o, false, fits[k], &from, &grown) && go(o, true, fits[k], &from, &grown)) return true;
+        if (k == 0) *window = grown;
     }
+    return false;
+}
+
+/* The window is the peak alone. What lives there lies in two orders. */
+static bool find_from_stacks(Outward *o, Window *window) {
+    const Window peak = *window;
+    for (int back = 1; back >= 0; back--) {
+        Window grown = peak;
+        find_core(o, back, &peak);
+        stack_core(o);
+        if (go_both_ways(o, &grown)) return true;
+        if (back) *window = grown;
+    }
+    return false;
+}
+
+static bool find_by_search(Outward *o, Window *window, long most, Scratch *s) {
+    for (bool grown = true; grown;) {
+        const Window before = *window;
+        find_core(o, true, window);
+        if (!search_core(o, most - *o->steps, s)) return false;
+        if (go_both_ways(o, window)) return true;
+        grown = window->first < before.first || window->last > before.last;
+    }
+    return false;
+}
+
+bool plan_outward(PlanItem *items, const Lives *l, size_t height, Window *window, long most_steps, long *steps, Scratch *s) {
+    const size_t n = (size_t)l->n;
+    const long most = *steps + most_steps;
+    Outward o = {.piece = l->piece, .by_first = l->by_first, .by_last = l->by_last, .n = l->n, .height = height, .steps = steps,
+                 .offset = scratch_new(s, n, sizeof *o.offset), .core = scratch_new(s, n, sizeof *o.core),
+                 .gap = scratch_new(s, MOST_GAPS, sizeof *o.gap), .keyed = scratch_new(s, n, sizeof *o.keyed),
+                 .spare = scratch_new(s, n, sizeof *o.spare)};
+    if (s->failed) return false;
+    const bool found = (window->first == window->last && find_from_stacks(&o, window)) || find_by_search(&o, window, most, s);
     for (int i = 0; found && i < l->n; i++) items[l->piece[i].item].offset = o.offset[i];
     return found;
 }
