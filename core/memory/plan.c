@@ -10,7 +10,7 @@ enum { MOST_TRIES = 6000, MOST_STEPS = 8000000 };
 enum { STEPS_PER_PIECE = 1500, GAIN_NEAR_PEAK = 2500000, GAIN_OF_ALL = 30000000 };
 /* The same from the peak outwards: before all others, and again after those that look near the peak; counted apart, so that each has
  * what it needs. */
-enum { STEPS_FIRST = 500, STEPS_AGAIN = 2000, GAIN_AGAIN = 15000000, MOST_AGAIN = 40000000 };
+enum { STEPS_FIRST = 700, STEPS_AGAIN = 2000, GAIN_AGAIN = 15000000, MOST_AGAIN = 40000000 };
 /* The last ways, which cost most, are for plans that are above the bound by one part of it in so many at least. */
 enum { WORTH = 10000 };
 /* How often a piece that lacks room in a sorted order is placed first */

@@ -1,11 +1,10 @@
 /* plan.h: finds offsets for lifetimes. Pure arithmetic: it knows sizes and times, no ops and no device.
  *
- *   offset ^      +-----------+
- *   height |  +---+  tensor 2 |        First fit, greedy by size: the largest first, each at the lowest offset that is
- *          |  | 1 +--+--------+        free during its whole life. Where this order does not reach the lower bound, what
- *          |  |   | 3|                 lives near the peak is placed first, in that order, then as a search finds it; other
- *          +--+---+--+-------> time    orders and searches follow. Last, items that live at one time only are moved up as far
- *                                      as there is room.
+ *   offset ^      +-----------+        What lives at the peak is placed first, and the rest from there outwards in time, into
+ *   height |  +---+  tensor 2 |        gaps (plan_outward.c). Where this does not reach the lower bound, orders follow: the
+ *          |  | 1 +--+--------+        largest first, each at the lowest offset that is free during its whole life; what lives
+ *          |  |   | 3|                 near the peak first, in that order, then as a search finds it; others. Last, items that
+ *          +--+---+--+-------> time    live at one time only are moved up as far as there is room.
  *
  * The work is in proportion to the items: searches may take some steps for each, and many only where they can lower the plan
  * by a noticeable part.
