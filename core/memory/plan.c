@@ -8,6 +8,9 @@ enum { MOST_TRIES = 6000, MOST_STEPS = 8000000 };
 /* Steps (a few nanoseconds each) that searches may take, for each piece: so many, and so many times the part of the bound that they
  * can gain: those near the peak, and that for all that cannot wait. */
 enum { STEPS_PER_PIECE = 1500, GAIN_NEAR_PEAK = 2500000, GAIN_OF_ALL = 30000000 };
+/* The same from the peak outwards: before all others, and again after those that look near the peak; counted apart, so that each has
+ * what it needs. */
+enum { STEPS_FIRST = 700, STEPS_AGAIN = 2000, GAIN_AGAIN = 15000000, MOST_AGAIN = 40000000 };
 /* The last ways, which cost most, are for plans that are above the bound by one part of it in so many at least. */
 enum { WORTH = 10000 };
 /* How often a piece that lacks room in a sorted order is placed first */
@@ -24,6 +27,8 @@ typedef struct Planner {
     int *begin;           /* [n] the times at which they begin, sorted */
     int *begun, *ended;   /* [n] by piece: how many pieces begin before it does, and before its end or with it */
     size_t *live;         /* [n] the bytes that are alive then, of the pieces up to that one */
+    Window window;        /* where go_outward goes on */
+    long outward;         /* steps that it has taken */
     int *order;           /* [n] indices of pieces, in the order in which they are placed */
     Placed placed;
     int n;
@@ -42,10 +47,14 @@ static double gain(const Planner *p) {
 
 static bool is_worth(const Planner *p) { return gain(p) * WORTH >= 1; }
 
-/* The steps that searches may still take: in proportion to the pieces, and many only where there is something to gain. */
+/* The steps that searches may take: in proportion to the pieces, and many only where there is something to gain. */
+static long steps_worth(const Planner *p, int per_piece, int per_gain, long most) {
+    const double steps = p->n * (per_piece + per_gain * gain(p));
+    return steps < (double)most ? (long)steps : most;
+}
+
 static long steps_left(const Planner *p, int per_gain) {
-    const double most = p->n * (STEPS_PER_PIECE + per_gain * gain(p));
-    return (long)(most < STEPS_OF_ALL ? most : STEPS_OF_ALL) - p->plan.searched;
+    return steps_worth(p, STEPS_PER_PIECE, per_gain, STEPS_OF_ALL) - p->plan.searched;
 }
 
 /* ---- one placement */
@@ -308,12 +317,51 @@ static void place_crowd_first(Planner *p) {
     }
 }
 
-/* Each way does something only where those before it have not reached the lower bound, and costs more than they do. In most
- * programs the largest first does, in nearly all others what lives near the peak first. */
+/* ---- from the peak outwards */
+
+static void go_outward(Planner *p, long most_steps) {
+    const Lives lives = {p->piece, p->by_first, p->by_last, p->n};
+    if (is_above(p) && plan_outward(p->items, &lives, p->plan.lower_bound, &p->window, most_steps, &p->outward, p->scratch))
+        p->plan.height = p->plan.lower_bound;
+}
+
+/* ---- all ways */
+
+/* Fills in what orders need: begin, begun, ended, live, and memory for them. false: out of host memory. */
+static bool open_orders(Planner *p) {
+    const size_t count = (size_t)p->n;
+    Scratch *s = p->scratch;
+    p->begin = scratch_new(s, count, sizeof *p->begin);
+    p->begun = scratch_new(s, count, sizeof *p->begun);
+    p->ended = scratch_new(s, count, sizeof *p->ended);
+    p->live = scratch_new(s, count, sizeof *p->live);
+    p->order = scratch_new(s, count, sizeof *p->order);
+    if (s->failed || !placed_open(&p->placed, p->piece, p->n, s)) return false;
+    size_t live = 0;
+    for (int i = 0, ended = 0; i < p->n; i++) {
+        const int piece = p->by_first[i];
+        p->begin[i] = p->piece[piece].first;
+        p->begun[piece] = i > 0 && p->begin[i - 1] == p->begin[i] ? p->begun[p->by_first[i - 1]] : i;
+        for (; p->piece[p->by_last[ended]].last < p->begin[i]; ended++) live -= p->piece[p->by_last[ended]].size;
+        p->live[i] = live += p->piece[piece].size;
+    }
+    for (int i = 0, n = 0; i < p->n; i++) {
+        const int piece = p->by_last[i];
+        while (n < p->n && p->begin[n] <= p->piece[piece].last) n++;
+        p->ended[piece] = n;
+    }
+    return true;
+}
+
+/* Each way does something only where those before it have not reached the lower bound, and costs more than they do. In nearly all
+ * programs the first one does, which takes a tenth of the time of a placement in any order. */
 static void find_plan(Planner *p) {
     static OrderKey *const keys[] = {by_size, by_life, by_area};
+    go_outward(p, steps_worth(p, STEPS_FIRST, 0, MOST_AGAIN));
+    if (!is_above(p) || !open_orders(p)) return;
     try_key(p, by_size);
     place_crowd_first(p);
+    go_outward(p, steps_worth(p, STEPS_AGAIN, GAIN_AGAIN, MOST_AGAIN));
     if (!is_worth(p)) return;
     try_key(p, by_life);
     try_key(p, by_area);
@@ -334,34 +382,21 @@ static void sort_by_time(Planner *p, int (*time)(const Piece *), int *by) {
     for (int i = 0; i < p->n; i++) by[i] = p->keyed[i].value;
 }
 
-/* Fills in by_first, by_last, begin, begun and ended. */
-static void find_times(Planner *p) {
-    sort_by_time(p, first_of, p->by_first);
-    sort_by_time(p, last_of, p->by_last);
-    for (int i = 0; i < p->n; i++) {
-        const int piece = p->by_first[i];
-        p->begin[i] = p->piece[piece].first;
-        p->begun[piece] = i > 0 && p->begin[i - 1] == p->begin[i] ? p->begun[p->by_first[i - 1]] : i;
-    }
-    for (int i = 0, n = 0; i < p->n; i++) {
-        const int piece = p->by_last[i];
-        while (n < p->n && p->begin[n] <= p->piece[piece].last) n++;
-        p->ended[piece] = n;
-    }
-}
-
-/* Fills in the lower bound and live. The most bytes are alive at a time when a piece's life begins. */
+/* Fills in by_first, by_last and the lower bound. The most bytes are alive at a time when a piece's life begins. */
 static void find_bound(Planner *p) {
     Plan *plan = &p->plan;
     size_t live = 0;
+    sort_by_time(p, first_of, p->by_first);
+    sort_by_time(p, last_of, p->by_last);
     for (int i = 0, ended = 0; i < p->n; i++) {
-        for (; p->piece[p->by_last[ended]].last < p->begin[i]; ended++) live -= p->piece[p->by_last[ended]].size;
-        live += p->piece[p->by_first[i]].size;
-        p->live[i] = live;
+        const Piece *begins = &p->piece[p->by_first[i]];
+        for (; p->piece[p->by_last[ended]].last < begins->first; ended++) live -= p->piece[p->by_last[ended]].size;
+        live += begins->size;
         if (live <= plan->lower_bound) continue;
         plan->lower_bound = live;
-        plan->peak_time = p->begin[i];
+        plan->peak_time = begins->first;
     }
+    p->window = (Window){plan->peak_time, plan->peak_time};
 }
 
 /* Fills `piece` with the items that have a size. *sum grows by their bytes. Returns their number; -1: *sum
@@ -370,46 +405,54 @@ static int collect(PlanItem *items, int n, Piece *piece, size_t *sum) {
     int m = 0;
     for (int i = 0; i < n; i++) {
         assert(items[i].first <= items[i].last);
-        items[i].offset = 0;
-        if (items[i].size == 0) continue;
+        if (items[i].size == 0) {
+            items[i].offset = 0;
+            continue;
+        }
         if (!size_add(*sum, items[i].size, sum)) return -1;
         piece[m++] = (Piece){items[i].size, 0, items[i].first, items[i].last, i};
     }
     return m;
 }
 
-static int build(Planner *p, int n, Scratch *s, Err *e) {
+/* Begins from an earlier plan. What has grown needs as much more as the bound does; how far the plan was above it counts only where
+ * a search would end as well. false: that is not enough, and the offsets are no plan. */
+static bool keep(Planner *p, const Plan *before) {
+    Plan *plan = &p->plan;
+    const size_t above = before->height - before->lower_bound, height = plan->lower_bound + above;
+    if (above * WORTH >= before->lower_bound || !plan_keep(p->items, p->piece, p->n, before, height, plan->peak_time, p->scratch)) return false;
+    plan->height = 0;
+    for (int i = 0; i < p->n; i++) plan->height = max_size(plan->height, p->items[p->piece[i].item].offset + p->piece[i].size);
+    return true;
+}
+
+static int build(Planner *p, int n, const Plan *before, Scratch *s, Err *e) {
     size_t count = (size_t)n, sum = 0;
     Piece *piece = scratch_new(s, count, sizeof *piece);
     p->keyed = scratch_new(s, count, sizeof *p->keyed);
     p->spare = scratch_new(s, count, sizeof *p->spare);
     p->by_first = scratch_new(s, count, sizeof *p->by_first);
     p->by_last = scratch_new(s, count, sizeof *p->by_last);
-    p->begin = scratch_new(s, count, sizeof *p->begin);
-    p->begun = scratch_new(s, count, sizeof *p->begun);
-    p->ended = scratch_new(s, count, sizeof *p->ended);
-    p->live = scratch_new(s, count, sizeof *p->live);
-    p->order = scratch_new(s, count, sizeof *p->order);
     if (s->failed) return OK;
     p->n = collect(p->items, n, piece, &sum);
     if (p->n < 0 || sum == SIZE_MAX)
         return err_set(e, ERR_SCRIPT, "the bytes of %d tensors do not fit in size_t", n);
-    if (!placed_open(&p->placed, piece, p->n, s)) return OK;
     p->piece = piece;
     p->plan.height = p->n ? sum + 1 : 0; /* one more than without any sharing: the first order is always lower */
-    find_times(p);
     find_bound(p);
+    if (before && keep(p, before)) return OK;
     find_plan(p);
     if (!s->failed) plan_lift_scratch(p->items, piece, p->n, p->plan.height, s);
     return OK;
 }
 
-int plan_build(PlanItem *items, int n, Plan *plan, Err *e) {
+int plan_build(PlanItem *items, int n, const Plan *before, Plan *plan, Err *e) {
     Scratch s = {0};
     Planner p = {.items = items, .scratch = &s};
-    int code = build(&p, n, &s, e);
+    int code = build(&p, n, before, &s, e);
     if (s.failed) code = err_set(e, ERR_HOST_MEMORY, "out of host memory for a plan of %d items", n);
     scratch_release(&s, NULL);
+    p.plan.searched += p.outward;
     if (!code) *plan = p.plan;
     return code;
 }

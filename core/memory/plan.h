@@ -1,11 +1,10 @@
 /* plan.h: finds offsets for lifetimes. Pure arithmetic: it knows sizes and times, no ops and no device.
  *
- *   offset ^      +-----------+
- *   height |  +---+  tensor 2 |        First fit, greedy by size: the largest first, each at the lowest offset that is
- *          |  | 1 +--+--------+        free during its whole life. Where this order does not reach the lower bound, what
- *          |  |   | 3|                 lives near the peak is placed first, in that order, then as a search finds it; other
- *          +--+---+--+-------> time    orders and searches follow. Last, items that live at one time only are moved up as far
- *                                      as there is room.
+ *   offset ^      +-----------+        What lives at the peak is placed first, and the rest from there outwards in time, into
+ *   height |  +---+  tensor 2 |        gaps (plan_outward.c). Where this does not reach the lower bound, orders follow: the
+ *          |  | 1 +--+--------+        largest first, each at the lowest offset that is free during its whole life; what lives
+ *          |  |   | 3|                 near the peak first, in that order, then as a search finds it; others. Last, items that
+ *          +--+---+--+-------> time    live at one time only are moved up as far as there is room.
  *
  * The work is in proportion to the items: searches may take some steps for each, and many only where they can lower the plan
  * by a noticeable part.
@@ -21,7 +20,7 @@
 typedef struct PlanItem {
     size_t size;      /* bytes, already rounded up to the alignment; 0: takes no place */
     int first, last;  /* alive during [first, last], first <= last */
-    size_t offset;    /* [out] */
+    size_t offset;    /* [out]; where there is an earlier plan, what it was there */
 } PlanItem;
 
 typedef struct Plan {
@@ -31,9 +30,10 @@ typedef struct Plan {
     long searched;       /* steps of searches for it */
 } Plan;
 
-/* Fills the offsets of the n items, and *plan. ERR_HOST_MEMORY; ERR_SCRIPT where the sum of the sizes does not fit in
- * size_t. */
-int plan_build(PlanItem *items, int n, Plan *plan, Err *e);
+/* Fills the offsets of the n items, and *plan. before: NULL, or an earlier plan, of which only items that live at one time have
+ * grown or are new. The others stay where they were, if those find room among them and the plan is as near its bound as the
+ * earlier one; else it counts for nothing. ERR_HOST_MEMORY; ERR_SCRIPT where the sum of the sizes does not fit in size_t. */
+int plan_build(PlanItem *items, int n, const Plan *before, Plan *plan, Err *e);
 /* ERR_INTERNAL where an item leaves the plan's height, or two items overlap in time and place; the text names them. */
 int plan_check(const PlanItem *items, int n, const Plan *plan, Err *e);
 

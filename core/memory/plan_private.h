@@ -60,11 +60,25 @@ bool placed_put(Placed *p, Piece *piece, size_t limit, long *steps);
 /* The pieces of a run, by offset. There are p->count[0] places, each with a run of p->level[0][run].n pieces. */
 Piece *placed_run(const Placed *p, int run);
 
+/* ---- from the peak outwards */
+
+/* Pieces, and their numbers by the times at which their lives begin, and end. */
+typedef struct Lives { const Piece *piece; const int *by_first, *by_last; int n; } Lives;
+typedef struct Window { int first, last; } Window; /* times, both in it */
+
+/* Searches for offsets of all pieces within `height` bytes, from what lives in the window outwards: first the time at which the most
+ * bytes are alive; it grows as far as need be. Ends where most_steps, of a search too, do not take it farther; from there it may go on
+ * later. true: the offsets are filled in. false: it has found none or s has failed; the items are as they were. */
+bool plan_outward(PlanItem *items, const Lives *l, size_t height, Window *window, long most_steps, long *steps, Scratch *s);
+
 /* ---- scratch */
 
 /* Moves the items that live at one time only up as far as there is room below `height`, so that an op's scratch is
  * where the scratch of the op before was, which is still in the cache. piece: the n items with a size; items: a plan of
  * that height, and still one afterwards. Where s has failed nothing is moved. */
 void plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height, Scratch *s);
+/* Gives those items such places, wherever they were; the others stay, or move up where `height` leaves room above before->height,
+ * so that there is more at the time `peak`. false: one finds no room, and the items are no plan; or s has failed. */
+bool plan_keep(PlanItem *items, const Piece *piece, int n, const Plan *before, size_t height, int peak, Scratch *s);
 
 #endif

@@ -13,14 +13,21 @@ typedef enum EventKind { BEGINS, LIFTED, ENDS, EVENT_KINDS } EventKind;
 
 typedef struct Walk {
     PlanItem *items;
-    const Piece *piece;
+    const Piece *piece;    /* [n] */
+    int n;
+    size_t height;         /* bytes of the plan */
     Span *tree;            /* [2 leaves]: the root is 1, the children of i are 2 i and 2 i + 1 */
     int leaves, *leaf;     /* leaves: a power of two; leaf[n]: by piece, its place by offset */
     int *lifted, n_lifted; /* the pieces that were lifted at the present time; they are not in the tree */
-    size_t height;         /* bytes of the plan */
+    Keyed *event, *spare;  /* [2 n] what happens, in the order of time */
 } Walk;
 
 static const Span NOTHING = {SIZE_MAX, 0, 0};
+
+/* The offset of a piece that has no place yet */
+#define NOWHERE SIZE_MAX
+
+static bool lives_once(const Piece *p) { return p->first == p->last; }
 
 static Span join(Span a, Span b) {
     if (a.low > a.high) return b;
@@ -32,6 +39,7 @@ static Span join(Span a, Span b) {
 static void set_leaf(Walk *w, int piece, bool lives) {
     const PlanItem *item = &w->items[w->piece[piece].item];
     int i = w->leaves + w->leaf[piece];
+    if (item->offset == NOWHERE) return;
     w->tree[i] = lives ? (Span){item->offset, item->offset + item->size, 0} : NOTHING;
     while (i /= 2) w->tree[i] = join(w->tree[2 * i], w->tree[2 * i + 1]);
 }
@@ -59,46 +67,86 @@ static bool is_taken(const Walk *w, size_t from, size_t size, size_t *low) {
     return false;
 }
 
-/* Moves the piece up. Its own place is free of all others, so it never moves down. */
-static void lift(Walk *w, int piece) {
+/* Gives the piece the highest place. false: there is none; but its own place, if it has one, is free of all others, so it never
+ * moves down. */
+static bool lift(Walk *w, int piece) {
     PlanItem *item = &w->items[w->piece[piece].item];
     size_t end = w->height;
     set_leaf(w, piece, false);
     do find_room(w, 1, item->size, &end);
-    while (is_taken(w, end - item->size, item->size, &end));
-    assert(end <= w->height && end - item->size >= item->offset && end >= item->size);
+    while (end >= item->size && is_taken(w, end - item->size, item->size, &end));
+    if (end < item->size) return false;
+    assert(end <= w->height && (item->offset == NOWHERE || end - item->size >= item->offset));
     item->offset = end - item->size;
     w->lifted[w->n_lifted++] = piece;
+    return true;
 }
 
 static uint64_t event_key(int time, EventKind kind) { return key_of_int(time) * EVENT_KINDS + kind; }
 
-/* event, spare: [2 n] for its use */
-static void walk(Walk *w, Keyed *event, Keyed *spare, int n) {
-    for (int i = 0; i < n; i++) {
+/* With memory from s, and each piece's place by offset, in w->event, too. false: out of host memory. */
+static bool open_walk(Walk *w, Scratch *s) {
+    const size_t count = (size_t)w->n;
+    w->leaves = 1;
+    while (w->leaves < w->n) w->leaves *= 2;
+    w->tree = scratch_new(s, 2 * (size_t)w->leaves, sizeof *w->tree);
+    w->leaf = scratch_new(s, count, sizeof *w->leaf);
+    w->lifted = scratch_new(s, count, sizeof *w->lifted);
+    w->event = scratch_new(s, 2 * count, sizeof *w->event);
+    w->spare = scratch_new(s, 2 * count, sizeof *w->spare);
+    if (s->failed) return false;
+    for (int i = 0; i < w->n; i++) w->event[i] = (Keyed){w->items[w->piece[i].item].offset, i};
+    sort_keyed(w->event, w->spare, w->n);
+    for (int i = 0; i < w->n; i++) w->leaf[w->event[i].value] = i;
+    for (int i = 0; i < 2 * w->leaves; i++) w->tree[i] = NOTHING;
+    return true;
+}
+
+/* Returns whether each piece that lives at one time has found a place. */
+static bool walk(Walk *w) {
+    bool found = true;
+    for (int i = 0; i < w->n; i++) {
         const Piece *p = &w->piece[i];
-        event[2 * i] = (Keyed){event_key(p->first, BEGINS), i};
-        event[2 * i + 1] = (Keyed){event_key(p->last, p->first == p->last ? LIFTED : ENDS), i};
+        w->event[2 * i] = (Keyed){event_key(p->first, BEGINS), i};
+        w->event[2 * i + 1] = (Keyed){event_key(p->last, lives_once(p) ? LIFTED : ENDS), i};
     }
-    sort_keyed(event, spare, 2 * n);
-    for (int i = 0; i < 2 * n; i++) {
-        const EventKind kind = (EventKind)(event[i].key % EVENT_KINDS);
-        if (i == 0 || event[i].key / EVENT_KINDS != event[i - 1].key / EVENT_KINDS) w->n_lifted = 0; /* another time */
-        if (kind == LIFTED) lift(w, event[i].value);
-        else set_leaf(w, event[i].value, kind == BEGINS);
+    sort_keyed(w->event, w->spare, 2 * w->n);
+    for (int i = 0; i < 2 * w->n && found; i++) {
+        const Keyed *event = &w->event[i];
+        const EventKind kind = (EventKind)(event->key % EVENT_KINDS);
+        if (i == 0 || event->key / EVENT_KINDS != event[-1].key / EVENT_KINDS) w->n_lifted = 0; /* another time */
+        if (kind == LIFTED) found = lift(w, event->value);
+        else set_leaf(w, event->value, kind == BEGINS);
+    }
+    return found;
+}
+
+/* All pieces above the largest gap at that time move up by so many bytes. No two share a byte then that shared none. */
+static void widen(Walk *w, int time, size_t top, size_t bytes) {
+    size_t end = 0, gap = 0, from = 0;
+    for (int i = 0; i < w->n; i++) {
+        const Piece *p = &w->piece[w->event[i].value];
+        const size_t offset = w->items[p->item].offset;
+        if (offset == NOWHERE || time < p->first || p->last < time) continue;
+        if (offset > end && offset - end > gap) gap = offset - end, from = offset;
+        end = max_size(end, offset + p->size);
+    }
+    for (int i = 0; i < w->n && top - end < gap; i++) {
+        size_t *offset = &w->items[w->piece[i].item].offset;
+        if (*offset != NOWHERE && *offset >= from) *offset += bytes;
     }
 }
 
+bool plan_keep(PlanItem *items, const Piece *piece, int n, const Plan *before, size_t height, int peak, Scratch *s) {
+    Walk w = {.items = items, .piece = piece, .n = n, .height = height};
+    for (int i = 0; i < n; i++)
+        if (lives_once(&piece[i])) items[piece[i].item].offset = NOWHERE;
+    if (!open_walk(&w, s)) return false;
+    if (height > before->height) widen(&w, peak, before->height, height - before->height);
+    return walk(&w);
+}
+
 void plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height, Scratch *s) {
-    size_t count = (size_t)n, leaves = 1;
-    while (leaves < count) leaves *= 2;
-    Walk w = {items, piece, scratch_new(s, 2 * leaves, sizeof(Span)), (int)leaves, scratch_new(s, count, sizeof(int)),
-              scratch_new(s, count, sizeof(int)), 0, height};
-    Keyed *keyed = scratch_new(s, 2 * count, sizeof *keyed), *spare = scratch_new(s, 2 * count, sizeof *spare);
-    if (s->failed) return;
-    for (int i = 0; i < n; i++) keyed[i] = (Keyed){items[piece[i].item].offset, i};
-    sort_keyed(keyed, spare, n);
-    for (int i = 0; i < n; i++) w.leaf[keyed[i].value] = i;
-    for (int i = 0; i < 2 * w.leaves; i++) w.tree[i] = NOTHING;
-    walk(&w, keyed, spare, n);
+    Walk w = {.items = items, .piece = piece, .n = n, .height = height};
+    if (open_walk(&w, s)) walk(&w);
 }

@@ -6,8 +6,12 @@
 #include "base/mem.h"
 #include "passes.h"
 
-/* The device's memory, or the host's */
+/* The device's memory, or the host's, in a placement */
 typedef struct Memory { bool host; size_t *persistent; Plan *plan; } Memory;
+
+static Memory memory_of(Placement *pl, bool host) {
+    return host ? (Memory){true, &pl->host_persistent, &pl->host} : (Memory){false, &pl->persistent, &pl->plan};
+}
 
 /* Places the persistent buffers from the memory's start, in buffer order. */
 static int place_persistent(const Placement *pl, const Memory *m, Err *e) {
@@ -21,26 +25,44 @@ static int place_persistent(const Placement *pl, const Memory *m, Err *e) {
     return OK;
 }
 
-/* Places the temporaries after them. items[n_bufs] is scratch: buffers that are not in the memory have size 0. */
-static int place_temporary(const Placement *pl, PlanItem *items, const Memory *m, Err *e) {
+/* The buffer among the memory's temporaries; of size 0: it is not among them. Its offset is not filled in. */
+static PlanItem item_of(const Placement *pl, bool host, int b) {
+    const Life *l = &pl->life[b];
+    const bool here = b < pl->n_bufs && l->used && !l->persistent && l->host == host;
+    return here ? (PlanItem){align_up(l->bytes, pl->alignment), l->first, l->last, 0} : (PlanItem){0};
+}
+
+/* May a plan of `now` begin from that of `before`? */
+static bool has_grown(const PlanItem *now, const PlanItem *before) {
+    if (!now->size || !before->size) return !before->size && now->first == now->last;
+    return now->first == before->first && now->last == before->last &&
+           (now->size == before->size || (now->size > before->size && now->first == now->last));
+}
+
+/* Places the temporaries after them, from where they were before, if that is known and may be. items[n_bufs] is scratch. */
+static int place_temporary(const Placement *pl, PlanItem *items, const Memory *m, Placement *before, Err *e) {
+    bool known = before && before->alignment == pl->alignment && before->n_bufs <= pl->n_bufs;
     for (int b = 0; b < pl->n_bufs; b++) {
-        const Life *l = &pl->life[b];
-        const bool here = l->used && !l->persistent && l->host == m->host;
-        items[b] = (PlanItem){here ? align_up(l->bytes, pl->alignment) : 0, l->first, l->last, 0};
+        items[b] = item_of(pl, m->host, b);
+        if (!known) continue;
+        const PlanItem was = item_of(before, m->host, b);
+        known = has_grown(&items[b], &was);
+        if (was.size) items[b].offset = before->offsets[b] - *memory_of(before, m->host).persistent;
     }
-    int code = plan_build(items, pl->n_bufs, m->plan, e);
+    int code = plan_build(items, pl->n_bufs, known ? memory_of(before, m->host).plan : NULL, m->plan, e);
     for (int b = 0; b < pl->n_bufs && !code; b++)
         if (items[b].size) pl->offsets[b] = *m->persistent + items[b].offset;
     return code;
 }
 
-static int place(Placement *pl, Err *e) {
-    const Memory memories[] = {{false, &pl->persistent, &pl->plan}, {true, &pl->host_persistent, &pl->host}};
+/* before: NULL, or another placement of the program */
+static int place(Placement *pl, Placement *before, Err *e) {
     PlanItem *items = mem_new((size_t)pl->n_bufs * sizeof *items);
     int code = items ? OK : err_set(e, ERR_HOST_MEMORY, "out of host memory in the plan");
-    for (size_t m = 0; m < ARRAY_LEN(memories) && !code; m++) {
-        code = place_persistent(pl, &memories[m], e);
-        if (!code) code = place_temporary(pl, items, &memories[m], e);
+    for (int host = 0; host <= 1 && !code; host++) {
+        const Memory m = memory_of(pl, host);
+        code = place_persistent(pl, &m, e);
+        if (!code) code = place_temporary(pl, items, &m, before, e);
     }
     mem_free(items);
     if (!code) pl->arena = pl->persistent + pl->plan.height;
@@ -68,7 +90,7 @@ int placement_of(Program *p, size_t alignment, const Placement **out, Err *e) {
     Placement *now = placement_new(p, alignment);
     if (!now) return err_set(e, ERR_HOST_MEMORY, "out of host memory in the plan");
     const bool known = is_same(p->placed, now);
-    const int code = known ? OK : place(now, e);
+    const int code = known ? OK : place(now, p->placed, e);
     if (!known && !code) {
         Placement *before = p->placed;
         p->placed = now;

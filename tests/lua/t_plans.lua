@@ -69,7 +69,7 @@ local function adapted(method)
   end
   return mt.peft.lora(model, {r = 64, lora_alpha = 16, lora_dropout = 0.05, target_modules = "all-linear"})
 end
-for _, case in ipairs{{"LoRA", "marked", 0, 0.4}, {"QLoRA", "marked", 0, 0.4}, {"LoRA", "none", 64, 0.5}} do
+for _, case in ipairs{{"LoRA", "marked", 0, 0.4}, {"QLoRA", "marked", 0, 0.4}, {"LoRA", "none", 0, 0.4}} do
   local method, checkpoint, most, limit = table.unpack(case)
   local seconds = math.huge
   for _ = 1, 3 do

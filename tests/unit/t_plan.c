@@ -27,11 +27,11 @@ static size_t bound_of(const PlanItem *items, int n, int times, int *when) {
     return most;
 }
 
-/* Builds and checks; the heights are in the plan. false: not a plan. */
-static bool sound(PlanItem *items, int n, int times, Plan *plan) {
+/* Builds, from an earlier plan if there is one, and checks; the heights are in the plan. false: not a plan. */
+static bool sound_from(PlanItem *items, int n, int times, const Plan *before, Plan *plan) {
     Err e = {0};
     int when = 0;
-    bool good = plan_build(items, n, plan, &e) == OK && plan_check(items, n, plan, &e) == OK;
+    bool good = plan_build(items, n, before, plan, &e) == OK && plan_check(items, n, plan, &e) == OK;
     good = good && plan->lower_bound == bound_of(items, n, times, &when) && plan->height >= plan->lower_bound;
     good = good && (plan->lower_bound == 0 || plan->peak_time == when);
     size_t top = 0;
@@ -40,6 +40,8 @@ static bool sound(PlanItem *items, int n, int times, Plan *plan) {
         printf("# %s top %zu height %zu bound %zu\n", e.text, top, plan->height, plan->lower_bound);
     return good && top == plan->height;
 }
+
+static bool sound(PlanItem *items, int n, int times, Plan *plan) { return sound_from(items, n, times, NULL, plan); }
 
 static void test_by_hand(void) {
     static struct { const char *what; int n; PlanItem item[6]; size_t height; int peak_time; } cases[] = {
@@ -56,7 +58,7 @@ static void test_by_hand(void) {
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         Plan plan;
         Err e = {0};
-        is_int(plan_build(cases[i].item, cases[i].n, &plan, &e), OK, cases[i].what);
+        is_int(plan_build(cases[i].item, cases[i].n, NULL, &plan, &e), OK, cases[i].what);
         bool expected = plan.height == cases[i].height && plan.lower_bound == plan.height;
         ok(expected && plan.peak_time == cases[i].peak_time,
            "%s: %zu bytes, the bound, first at %d", cases[i].what, plan.height, plan.peak_time);
@@ -77,6 +79,74 @@ static void test_scratch(void) {
     is_int(plan.height, (OPS + 1) * KEPT, "within the bound");
     for (int i = 0; i < OPS; i++)
         is_int(item[2 * i + 1].offset, plan.height - SCRATCH, "at the top, one op's where the other's is");
+}
+
+/* What lives at one time only has grown, or is new: the others stay where they were, or all above a line move up by as much. */
+static void test_begins_from(void) {
+    enum { N = 5 };
+    static const struct { const char *what; PlanItem was[N], now[N]; size_t height; } cases[] = {
+        {"scratch that grows into free bytes leaves all others where they are",
+         {{64, 0, 3, 0}, {64, 1, 1, 192}, {192, 2, 3, 64}, {0, 0, 0, 0}, {0, 0, 0, 0}},
+         {{64, 0, 3, 0}, {128, 1, 1, 128}, {192, 2, 3, 64}, {0, 0, 0, 0}, {0, 0, 0, 0}}, 256},
+        {"so does scratch that is new",
+         {{64, 0, 3, 0}, {192, 2, 3, 64}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}},
+         {{64, 0, 3, 0}, {192, 2, 3, 64}, {192, 0, 0, 64}, {128, 1, 1, 128}, {64, 1, 1, 64}}, 256},
+        {"at the peak what lies above it moves up",
+         {{64, 0, 3, 0}, {64, 2, 2, 64}, {128, 1, 3, 128}, {64, 0, 0, 192}, {0, 0, 0, 0}},
+         {{64, 0, 3, 0}, {192, 2, 2, 64}, {128, 1, 3, 256}, {64, 0, 0, 320}, {0, 0, 0, 0}}, 384},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        PlanItem items[N];
+        Plan before = {0}, plan;
+        int wrong = 0;
+        for (int k = 0; k < N; k++) {
+            before.height = max_size(before.height, cases[i].was[k].offset + cases[i].was[k].size);
+            items[k] = cases[i].now[k];
+            items[k].offset = cases[i].was[k].offset;
+        }
+        before.lower_bound = before.height; /* which the hand has seen to */
+        const bool good = sound_from(items, N, 4, &before, &plan);
+        ok(good && plan.height == cases[i].height && plan.height == plan.lower_bound, "%s: %zu bytes", cases[i].what, plan.height);
+        for (int k = 0; k < N; k++) wrong += items[k].offset != cases[i].now[k].offset;
+        is_int(wrong, 0, "... at these offsets");
+    }
+    PlanItem apart[] = {{64, 0, 3, 64}, {192, 1, 1, 0}}; /* not enough room on either side of the first item */
+    Plan before = {.height = 192, .lower_bound = 192}, plan;
+    ok(sound_from(apart, 2, 4, &before, &plan) && plan.height == plan.lower_bound && apart[0].offset != 64,
+       "scratch without room among the others: all are placed anew");
+    PlanItem far[] = {{64, 0, 3, 64}, {64, 1, 1, 0}};
+    before = (Plan){.height = 128, .lower_bound = 64};
+    ok(sound_from(far, 2, 4, &before, &plan) && plan.height == plan.lower_bound && far[0].offset + far[1].offset == 64,
+       "so they are where the earlier plan is noticeably above its bound");
+}
+
+/* Random lives, of which scratch grows: plans as low as without an earlier one, most of them with what lives longer as it was. */
+static void test_grows(void) {
+    static PlanItem items[200], fresh[200];
+    int bad = 0, higher = 0, kept = 0;
+    for (int round = 0; round < 300; round++) {
+        const int n = 20 + draw(180), times = 20 + draw(60);
+        size_t offset[200];
+        Plan before, plan, again;
+        for (int i = 0; i < n; i++) {
+            const int first = draw(times), last = draw(3) ? first + draw(times - first) : first;
+            items[i] = (PlanItem){64 * (size_t)(1 + draw(first == last ? 40 : 500)), first, last, 0};
+        }
+        bad += !sound(items, n, times, &before);
+        for (int i = 0; i < n; i++) {
+            if (items[i].first == items[i].last && draw(2)) items[i].size += 64 * (size_t)draw(40);
+            offset[i] = items[i].offset;
+        }
+        memcpy(fresh, items, sizeof items);
+        bad += !sound_from(items, n, times, &before, &plan) || !sound(fresh, n, times, &again);
+        higher += plan.height > again.height;
+        bool same = true;
+        for (int i = 0; i < n; i++) same &= items[i].first == items[i].last || items[i].offset - offset[i] <= plan.height - before.height;
+        kept += same;
+    }
+    is_int(bad, 0, "300 random sets of lives in which scratch grows: sound plans");
+    is_int(higher, 0, "none is higher than one that begins from nothing");
+    ok(kept >= 200, "in most of them what lives longer stays (%d of 300)", kept);
 }
 
 static void test_check(void) {
@@ -108,7 +178,7 @@ static void test_random(void) {
         Plan plan, second;
         bad += !sound(items, n, times, &plan);
         reached += plan.height == plan.lower_bound;
-        differ += plan_build(again, n, &second, NULL) != OK || second.height != plan.height;
+        differ += plan_build(again, n, NULL, &second, NULL) != OK || second.height != plan.height;
         for (int i = 0; i < n; i++) differ += again[i].offset != items[i].offset;
     }
     is_int(bad, 0, "300 random sets of lives: sound plans, the bound and its time as counted");
@@ -322,7 +392,7 @@ static void test_programs(void) {
         ok(good && plan.height == plan.lower_bound, "%s: %zu bytes of at least %zu", cases[i].what, plan.height,
            plan.lower_bound);
         from_program(again, cases[i].lived, n);
-        differ += plan_build(again, n, &second, NULL) != OK;
+        differ += plan_build(again, n, NULL, &second, NULL) != OK;
         for (int k = 0; k < n; k++) differ += again[k].offset != items[k].offset;
         is_int(differ, 0, "the same plan again");
     }
@@ -351,7 +421,7 @@ static void test_long(void) {
     Plan plan;
     seed = 5;
     const int n = around(items, residual_inplace, ARRAY_LEN(residual_inplace), PIECES);
-    is_int(plan_build(items, n, &plan, NULL), OK, "a hard part in the middle of a long program");
+    is_int(plan_build(items, n, NULL, &plan, NULL), OK, "a hard part in the middle of a long program");
     is_int(plan_check(items, n, &plan, NULL), OK, "... is planned");
     is_int((int64_t)plan.height, (int64_t)plan.lower_bound, "... at its bound");
 }
@@ -455,14 +525,14 @@ static void test_failures(void) {
     PlanItem items[3] = {{SIZE_MAX / 2, 0, 1, 0}, {SIZE_MAX / 2, 2, 3, 0}, {SIZE_MAX / 2, 4, 5, 0}};
     Plan plan = {0};
     Err e = {0};
-    is_int(plan_build(items, 3, &plan, &e), ERR_SCRIPT, "sizes whose sum does not fit in size_t");
+    is_int(plan_build(items, 3, NULL, &plan, &e), ERR_SCRIPT, "sizes whose sum does not fit in size_t");
     long before = mem_live();
     int failures = 0;
     for (long k = 1; k < 100; k++) {
         PlanItem hard[ARRAY_LEN(residual)]; /* one that is searched for */
         int n = from_program(hard, residual, ARRAY_LEN(residual));
         mem_fail_after(k);
-        int code = plan_build(hard, n, &plan, &e);
+        int code = plan_build(hard, n, NULL, &plan, &e);
         mem_fail_after(0);
         if (code == OK) break;
         failures += code == ERR_HOST_MEMORY && mem_live() == before;
@@ -475,6 +545,7 @@ static void test_failures(void) {
 int main(void) {
     test_by_hand();
     test_scratch();
+    test_begins_from();
     test_check();
     test_random();
     test_cut();
@@ -484,6 +555,7 @@ int main(void) {
     test_long();
     test_search();
     test_gain();
+    test_grows();
     test_failures();
     return tap_done();
 }

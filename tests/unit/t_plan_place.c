@@ -1,4 +1,4 @@
-/* Placing by groups and lifting by a tree do what a look at every pair of pieces does. */
+/* Placing by groups and lifting by a tree do what a look at every pair of pieces does. Plans from the peak outwards are plans. */
 #include <stdlib.h>
 
 #include "each_failure.h"
@@ -122,6 +122,76 @@ static void test_placed(int n, int kind, int sizes) {
     is_int(wrong, 0, "as high as there is room");
 }
 
+/* ---- from the peak outwards */
+
+static const Piece *sorted;
+static int by_first_time(const void *left, const void *right) {
+    return sorted[*(const int *)left].first - sorted[*(const int *)right].first;
+}
+static int by_last_time(const void *left, const void *right) {
+    return sorted[*(const int *)left].last - sorted[*(const int *)right].last;
+}
+
+/* The most bytes that are alive at a time, and when */
+static size_t bound_of(const Piece *piece, int n, int *peak) {
+    size_t most = 0;
+    for (int i = 0; i < n; i++) { /* when a life begins */
+        size_t live = 0;
+        for (int k = 0; k < n; k++)
+            if (piece[k].first <= piece[i].first && piece[i].first <= piece[k].last) live += piece[k].size;
+        if (live > most) *peak = piece[i].first;
+        most = max_size(most, live);
+    }
+    return most;
+}
+
+typedef struct Outcome { bool found, sound; Window window; long steps; } Outcome;
+
+/* Looks for a plan of the pieces at their bound, from the peak. sound: what is found is one; else the items are as they were. */
+static Outcome outward(const Piece *piece, int n, long most_steps) {
+    static int by_first[MOST], by_last[MOST];
+    static PlanItem items[MOST];
+    Scratch s = {0};
+    int peak = 0;
+    const size_t height = bound_of(piece, n, &peak);
+    Outcome out = {.sound = true, .window = {peak, peak}};
+    for (int i = 0; i < n; i++) {
+        items[i] = (PlanItem){piece[i].size, piece[i].first, piece[i].last, 7};
+        by_first[i] = by_last[i] = i;
+    }
+    sorted = piece;
+    qsort(by_first, (size_t)n, sizeof *by_first, by_first_time);
+    qsort(by_last, (size_t)n, sizeof *by_last, by_last_time);
+    out.found = plan_outward(items, &(Lives){piece, by_first, by_last, n}, height, &out.window, most_steps, &out.steps, &s);
+    out.sound = !s.failed && out.window.first <= peak && peak <= out.window.last;
+    if (out.found) out.sound &= plan_check(items, n, &(Plan){.height = height}, NULL) == OK;
+    for (int i = 0; i < n && !out.found; i++) out.sound &= items[i].offset == 7;
+    scratch_release(&s, NULL);
+    return out;
+}
+
+static void test_outward(void) {
+    static Piece piece[MOST];
+    int bad = 0, first = 0, later = 0, longer = 0;
+    for (int round = 0; round < 200; round++) {
+        const int n = 20 + draw(60), kind = round % 4;
+        for (int i = 0; i < n; i++) piece[i] = any_piece(i, n, kind, 40);
+        const Outcome quick = outward(piece, n, 0), slow = outward(piece, n, 20000000);
+        bad += !quick.sound || !slow.sound || quick.found > slow.found || quick.steps > 20 * n;
+        first += quick.found;
+        later += slow.found && !quick.found;
+        longer += slow.found && !quick.found && slow.window.first < slow.window.last;
+    }
+    is_int(bad, 0, "200 sets of pieces from the peak outwards: plans at the bound, or nothing is changed");
+    ok(first >= 50 && later >= 10, "%d without a search, %d by one", first, later);
+    is_int(longer, later, "... of what lives in a window that has grown");
+    /* Every other one of very many short pieces at the peak is gone after it: no number of gaps is too much. */
+    for (int i = 0; i < MOST; i++) piece[i] = (Piece){64, 0, 0, i % 2 ? 9 : 4, i};
+    for (int i = 0; i < 100; i++) piece[i] = (Piece){i < 50 ? 64 : 128, 0, i < 50 ? 0 : 5, i < 50 ? 4 : 9, i};
+    const Outcome many = outward(piece, MOST, 1000000);
+    ok(many.sound, "as many gaps as pieces: %s", many.found ? "a plan" : "no plan");
+}
+
 /* Times that are few and far between: no hints are kept. */
 static void test_far_times(void) {
     Piece piece[] = {{64, 0, 0, 1000000, 0}, {64, 0, 5, 6, 1}, {64, 0, 2000000, 2000001, 2}, {64, 0, -3, 4, 3}};
@@ -144,7 +214,7 @@ static void test_far_times(void) {
 static int build(void *arg, Err *e) {
     PlanItem *items = arg;
     Plan plan;
-    return plan_build(items, 40, &plan, e);
+    return plan_build(items, 40, NULL, &plan, e);
 }
 
 int main(void) {
@@ -155,6 +225,7 @@ int main(void) {
     }
     test_placed(1, 0, 1);
     test_far_times();
+    test_outward();
     static PlanItem items[40];
     for (int i = 0; i < 40; i++) {
         Piece p = any_piece(i, 40, 0, 30);
