@@ -42,6 +42,8 @@ INLINE void copy(DType t, const void *from, int64_t at, int64_t step, int64_t ro
             *(R *)(here + GEMM_LANES) = take(t, from, at + i + GEMM_LANES);
         }
         if (i + GEMM_LANES <= n) *(R *)here = take(t, from, at + i), i += GEMM_LANES, here += GEMM_LANES;
+        /* the last ones of a row that lies together, and some of those before them once more */
+        if (i < n && panel == GEMM_COLUMNS && n >= GEMM_LANES) *(R *)(to + n - GEMM_LANES) = take(t, from, at + n - GEMM_LANES), i = n;
         for (; i < n; i++) *here++ = dtype_load(t, from, (size_t)(at + i));
     }
 }
