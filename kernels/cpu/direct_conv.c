@@ -20,13 +20,16 @@ typedef struct Conv {
     const ConvAttr *attr;
     Image x, y;
     View w;
-    DType from, type;           /* of the factors, and as which they are multiplied */
+    DType from, type;           /* of the images, and as which they are multiplied */
+    bool rounds;                /* the weights: product_rounds_weight */
     int64_t unit;               /* elements of a unit */
     int64_t samples, kh, kw;
     int threads;
 } Conv;
 
-static Units units(const Conv *c, const View *v) { return (Units){c->from, c->type, v->data}; }
+static Units units(const Conv *c, const View *v) { return (Units){c->from, c->type, v->data, false}; }
+
+static Units weights(const Conv *c) { return (Units){c->w.dtype, c->type, c->w.data, c->rounds}; }
 
 static Image image(const View *v) {
     const int64_t *d = v->shape.dim;
@@ -39,6 +42,7 @@ static Conv conv_of(const KArgs *args) {
               .kh = p.w->shape.dim[2], .kw = p.w->shape.dim[3],
               .threads = ((CpuDevice *)args->device)->threads};
     c.type = bf16_gemm_fits() ? c.from : DT_F32;
+    c.rounds = product_rounds_weight(args);
     c.unit = unit_of(c.type);
     c.samples = c.x.view.shape.dim[0];
     return c;
@@ -59,7 +63,7 @@ static int64_t met(const Conv *c, int64_t tap, int64_t q) {
  * its instructions oneDNN is faster: it has AMX. */
 enum { OUTWEIGH = 4, OUTWEIGH_BF16_DW = 8, OUTWEIGH_BF16 = 16, LEAST_WEIGHTS = 64 << 10 };
 
-/* Both factors of the product have one type; the result may have any. */
+/* Both factors of the product have one type, or a weight is rounded to it; the result may have any. */
 static bool types_fit(const KArgs *args) {
     DType t = args->in[0].dtype;
     if (t != DT_F32 && t != DT_BF16) return false;
@@ -67,7 +71,8 @@ static bool types_fit(const KArgs *args) {
         const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
         if (v->count && v->shape.rank == 4 && !v->channels_last) return false;
     }
-    return args->in[1].dtype == t && TILES_FIT;
+    const bool rounds = product_rounds_weight(args) && !bf16_gemm_fits();
+    return (args->in[1].dtype == t || rounds) && TILES_FIT;
 }
 
 static bool fits(const KArgs *args) {
@@ -115,9 +120,9 @@ static void take_weights(const Walk *w, int64_t tap, int64_t unit, int64_t n, in
     const Conv *c = &w->c;
     int64_t taps = c->kh * c->kw;
     if (w->args->kind == OP_conv2d)
-        direct_conv_transpose(units(c, &c->w), (channel * taps + tap) * w->units + unit, taps * w->units, n, b);
+        direct_conv_transpose(weights(c), (channel * taps + tap) * w->units + unit, taps * w->units, n, b);
     else
-        direct_conv_rows(units(c, &c->w), (unit * c->unit * taps + tap) * c->x.c + channel, taps * c->x.c,
+        direct_conv_rows(weights(c), (unit * c->unit * taps + tap) * c->x.c + channel, taps * c->x.c,
                          n * c->unit, COLUMNS, b);
 }
 

@@ -24,7 +24,7 @@ typedef void GemmColumns(const Gemm *, int64_t column, int64_t columns, int64_t 
 /* What becomes of finished sums, of rows [row, row + rows) and columns [column, column + columns), rows `step` apart. */
 typedef void GemmLeave(const Gemm *, int64_t row, int64_t rows, int64_t column, int64_t columns, float *sums, int64_t step);
 
-/* A matrix by rows, which are `stride` elements apart; transposed: the transpose of that matrix. */
+/* A matrix by rows, which are `stride` elements apart; transposed: the transpose of that matrix. type: or GEMM_F32_AS_BF16 (gemm_tiles.h) */
 typedef struct GemmMatrix { DType type; const void *at; int64_t stride; bool transposed; } GemmMatrix;
 
 struct Gemm {

@@ -53,6 +53,11 @@ static bool fits(const KArgs *args) {
     return better && !(is_dx(args->kind) && db->count && db->count != product_operands(args).w->shape.dim[1]);
 }
 
+bool product_rounds(const KArgs *args) {
+    const CpuDevice *cpu = args->device;
+    return args->in[0].dtype == DT_BF16 && cpu->emulated[DT_BF16] && fits(args);
+}
+
 /* ---- the image's part */
 
 /* Of a pass from x to y */
@@ -146,7 +151,7 @@ static void tap_columns(const Gemm *g, int64_t column, int64_t columns, int64_t 
         const int64_t t = k / o, i = down->tap + t / across->taps * down->tap_step;
         const int64_t j = across->tap + t % across->taps * across->tap_step;
         len = min_i64(o - k % o, at + depth - k);
-        gemm_copy(w->w->dtype, w->w->data, k % o * step + (i * kw + j) * g->n + column, step, len, columns, to, GEMM_COLUMNS);
+        gemm_copy(g->b.type, g->b.at, k % o * step + (i * kw + j) * g->n + column, step, len, columns, to, GEMM_COLUMNS);
     }
 }
 
@@ -206,6 +211,11 @@ static GemmMatrix matrix_of(const View *v, int64_t stride, bool is_transposed) {
     return (GemmMatrix){v->dtype, v->data, stride, is_transposed};
 }
 
+static GemmMatrix weights_of(const KArgs *args, const View *w, int64_t stride, bool is_transposed) {
+    const GemmMatrix m = matrix_of(w, stride, is_transposed);
+    return product_rounds_weight(args) ? (GemmMatrix){GEMM_F32_AS_BF16, m.at, stride, is_transposed} : m;
+}
+
 /* Are the sums made where the result lies? */
 static bool is_direct(const KArgs *args, const Walk *w) {
     return args->out[0].dtype == DT_F32 && w->axis[0].place_step == 1 && w->axis[1].place_step == 1;
@@ -222,10 +232,10 @@ static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
         g.a = matrix_of(p.y, outputs, true), g.b = matrix_of(p.x, numbers, false);
     } else if (is_dx(args->kind)) {
         g.m = p.y->count / outputs, g.n = numbers, g.k = outputs, g.leave = leave_dx;
-        g.a = matrix_of(p.y, outputs, false), g.b = matrix_of(p.w, numbers, false);
+        g.a = matrix_of(p.y, outputs, false), g.b = weights_of(args, p.w, numbers, false);
     } else {
         g.m = p.y->count / outputs, g.n = outputs, g.k = numbers, g.leave = leave_y;
-        g.a = matrix_of(p.x, numbers, false), g.b = matrix_of(p.w, numbers, true);
+        g.a = matrix_of(p.x, numbers, false), g.b = weights_of(args, p.w, numbers, true);
     }
     for (int d = 0; d < 2; d++) w->axis[d] = (Axis){.place_step = 1};
     if (is_conv(args->kind)) {
