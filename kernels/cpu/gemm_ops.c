@@ -10,6 +10,7 @@
 #include "gemm_tiles.h"
 #include "isa.h"
 #include "program/product.h"
+#include "thin_gemm.h"
 
 /* How rows of the product meet an image, down or across it. Row r and tap t meet at pixel r stride + first + t step, if
  * 0 <= that < size; the tap is number tap + t tap_step of the weights. Row r stands for pixel place + r place_step of the
@@ -55,7 +56,8 @@ static bool fits(const KArgs *args) {
 
 bool product_rounds(const KArgs *args) {
     const CpuDevice *cpu = args->device;
-    return args->in[0].dtype == DT_BF16 && cpu->emulated[DT_BF16] && fits(args);
+    if (!product_rounds_weight(args)) return false;
+    return (!is_conv(args->kind) && thin_fits(args)) || (cpu->emulated[DT_BF16] && fits(args));
 }
 
 /* ---- the image's part */

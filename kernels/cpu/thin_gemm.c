@@ -88,11 +88,8 @@ INLINE void tile_put(DType t, void *to, int64_t at, int64_t n, const float *from
         for (int64_t i = 0; i < n; i++) dtype_store(t, to, (size_t)(at + i), from[i]);
 }
 
-INLINE void tile_round(DType t, float *x, int64_t n) {
-    if (t == DT_BF16)
-        for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_BF16, x[i]);
-    else
-        for (int64_t i = 0; i < n; i++) x[i] = dtype_round(t, x[i]);
+INLINE void tile_round(float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_BF16, x[i]);
 }
 
 /* The short factor's columns [col, col + n). Rows that lie 4 KiB apart would share a few places of the first cache: they
@@ -101,7 +98,7 @@ INLINE void short_tile(const Thin *t, int64_t col, int64_t n, float (*buffer)[TI
     const bool copies = t->args->kind != OP_linear && t->k % 1024 == 0;
     for (int64_t j = 0; j < t->n; j++) {
         tile[j] = tile_get(t->b->dtype, t->b->data, j * t->k + col, n, copies || t->rounds, buffer[j]);
-        if (t->rounds) tile_round(t->args->in[0].dtype, buffer[j], n);
+        if (t->rounds) tile_round(buffer[j], n);
     }
 }
 
