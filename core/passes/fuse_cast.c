@@ -3,12 +3,9 @@
  *
  *   x.f32 = cast x;  y = norm x.f32           ->  y = norm x               all that read x.f32 can do so
  *   y = norm ...;    y.bf16 = cast y          ->  y.bf16 = norm ...        nothing else reads y
- *   w.bf16 = cast w; y = linear x, w.bf16     ->  y = linear x, w          the device rounds w as it reads it, for all such ops
  *
- * The first two matter most for the loss of a large vocabulary under autocast: its logits exist once, in 16 bits, and so does
- * their gradient. The third one takes the largest layer's copy from its gradient, and spares a pass over all weights. ops.def marks
- * the operands (ANY, ROUNDED). */
-#include "program/view.h"
+ * This matters most for the loss of a large vocabulary under autocast: its logits exist once, in 16 bits, and so does
+ * their gradient. ops.def marks the operands (ANY). */
 #include "uses.h"
 
 #include <assert.h>
@@ -16,32 +13,13 @@
 /* Does something beside ops need this buffer as it is? */
 static bool is_held(const Program *p, int buf) { return buf == p->output || p->bufs[buf].keep; }
 
-/* A weight that lasts as it is. Where its shards are gathered (pass divide_weights), 16 bits are fewer bytes to send. */
-static bool is_rounded_weight(const Program *p, const Compile *c, int cast) {
-    const int from = p->ops[cast].in[0], to = p->ops[cast].out[0];
-    const bool gathered = p->world > 1 && c->settings->zero == 3;
-    return p->bufs[from].dtype == DT_F32 && p->bufs[to].dtype != DT_F32 && !gathered &&
-           p->bufs[program_root(p, from)].kind == BUF_PERSISTENT;
-}
-
-/* Does the device round that input to 16 bits, if it is `from` in place of its copy? */
-static bool device_rounds(const Program *p, const Compile *c, int read, int from) {
-    Op op = p->ops[read / OP_IN];
-    KArgs args;
-    if (!op_info(op.kind)->in[read % OP_IN].rounded || !c->device->table->rounds) return false;
-    op.in[read % OP_IN] = from;
-    view_args(p, &op, &args);
-    return c->device->table->rounds(c->device, &args);
-}
-
-/* Lets all readers of the cast's output read its input. Returns whether all can. */
-static bool give_to_readers(Uses *u, const Compile *c, int cast) {
+/* Lets all readers of the cast's fp32 output read its input. Returns whether all can. */
+static bool give_to_readers(Uses *u, int cast) {
     Program *p = u->p;
     int from = p->ops[cast].in[0], to = p->ops[cast].out[0], reads = 0;
-    const bool rounded = is_rounded_weight(p, c, cast);
-    if ((p->bufs[to].dtype != DT_F32 && !rounded) || is_held(p, to)) return false;
+    if (p->bufs[to].dtype != DT_F32 || is_held(p, to)) return false;
     for (int read = u->first[to]; read >= 0; read = u->next[read], reads++)
-        if (rounded ? !device_rounds(p, c, read, from) : !op_info(p->ops[read / OP_IN].kind)->in[read % OP_IN].any) return false;
+        if (!op_info(p->ops[read / OP_IN].kind)->in[read % OP_IN].any) return false;
     uses_move(u, to, from); /* they are now the first of from's reads */
     for (int read = u->first[from]; reads > 0; read = u->next[read], reads--) op_cost(p, &p->ops[read / OP_IN]);
     return true;
@@ -70,7 +48,7 @@ int pass_fuse_cast(Program *p, Compile *c) {
         EACH_OUT(&p->ops[i], k)
             if (op_info(p->ops[i].kind)->out[k].any) maker[p->ops[i].out[k]] = i;
     for (int i = 0; i < p->n_ops; i++)
-        if (p->ops[i].kind == OP_cast && (give_to_readers(&u, c, i) || take_from_maker(&u, i, maker))) uses_drop(&u, i);
+        if (p->ops[i].kind == OP_cast && (give_to_readers(&u, i) || take_from_maker(&u, i, maker))) uses_drop(&u, i);
     uses_close(&u);
     return OK;
 }
