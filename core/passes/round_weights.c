@@ -23,6 +23,7 @@ static bool device_rounds(const Program *p, const Compile *c, int read, int weig
     if (!op_info(op.kind)->in[read % OP_IN].rounded) return false;
     op.in[read % OP_IN] = weight;
     view_args(p, &op, &args);
+    args.device = c->device;
     return c->device->table->rounds(c->device, &args);
 }
 
@@ -66,53 +67,66 @@ static void take_out(Program *p, const void *choice, Scratch *s) {
     uses_close(&u);
 }
 
-/* Leaves those of out[] whose copy is alive, in the finished program `kept`, at an op where more than `target` bytes are. */
-static void choose(const Program *p, const Program *kept, size_t target, Compile *c, bool *out) {
+/* The program as it will be; bytes alive by op, the most of them, and those of its arena */
+typedef struct Finished { Program *p; Life *life; size_t *live, most, arena; } Finished;
+
+/* out: the casts that are then gone, NULL: none. The caller frees f->p. */
+static int finish(const Program *p, const bool *out, Compile *c, Finished *f) {
     Scratch *s = &c->scratch;
-    Life *life = scratch_new(s, (size_t)kept->n_bufs, sizeof *life);
-    size_t *live = scratch_new(s, (size_t)kept->n_ops, sizeof *live);
-    if (s->failed) return;
-    placement_live(kept, c->device->table->alignment, life, live);
-    for (int i = 0; i < p->n_ops; i++) {
-        if (!out[i]) continue;
-        const Life *l = &life[p->ops[i].cast.y];
-        out[i] = false;
-        for (int k = l->first; k <= l->last; k++) out[i] |= live[k] > target;
-    }
+    const Choice choice = {c, out};
+    const int code = whatif(p, out ? take_out : NULL, &choice, c, &f->p, &f->arena);
+    if (code) return code;
+    f->life = scratch_new(s, (size_t)f->p->n_bufs, sizeof *f->life);
+    f->live = scratch_new(s, (size_t)f->p->n_ops, sizeof *f->live);
+    if (!s->failed) f->most = placement_live(f->p, c->device->table->alignment, f->life, f->live);
+    return OK;
 }
 
-/* Bytes that are alive at most when those casts are out, and those of the arena */
-static int judge(const Program *p, const bool *out, Compile *c, size_t *most, size_t *arena) {
-    Program *finished;
-    const int code = whatif(p, take_out, &(Choice){c, out}, c, &finished, arena);
-    if (code) return code;
-    Life *life = scratch_new(&c->scratch, (size_t)finished->n_bufs, sizeof *life);
-    size_t *live = scratch_new(&c->scratch, (size_t)finished->n_ops, sizeof *live);
-    if (!c->scratch.failed) *most = placement_live(finished, c->device->table->alignment, life, live);
-    program_free(finished);
-    return OK;
+/* left[]: those of all[] whose copy is alive at an op where more than `target` bytes are. Returns whether there are any. */
+static bool needed(const Program *p, const Finished *kept, size_t target, const bool *all, bool *left) {
+    bool any = false;
+    for (int i = 0; i < p->n_ops; i++) {
+        left[i] = false;
+        if (!all[i]) continue;
+        const Life *l = &kept->life[p->ops[i].cast.y];
+        for (int k = l->first; k <= l->last; k++) left[i] |= kept->live[k] > target;
+        any |= left[i];
+    }
+    return any;
+}
+
+/* left[]: what is worth to go, of all[] that can. *chosen: the program in which it is gone, NULL: nothing is */
+static int choose(const Program *p, const bool *all, bool *left, Compile *c, Program **chosen) {
+    const Scratch *s = &c->scratch;
+    Finished kept = {0}, gone = {0}, rest = {0};
+    int code = finish(p, NULL, c, &kept);
+    bool worth = !code && !s->failed && needed(p, &kept, kept.most - kept.most / WORTH, all, left);
+    if (worth) code = finish(p, all, c, &gone);
+    worth = worth && !code && !s->failed && is_worth(kept.arena, gone.arena) && needed(p, &kept, gone.most, all, left);
+    if (worth) code = finish(p, left, c, &rest);
+    worth = worth && !code && !s->failed && is_worth(kept.arena, rest.arena);
+    program_free(kept.p);
+    program_free(gone.p);
+    if (worth) *chosen = rest.p;
+    else program_free(rest.p);
+    return code;
 }
 
 int pass_round_weights(Program *p, Compile *c) {
     Scratch *s = &c->scratch;
+    const size_t ops = (size_t)p->n_ops;
+    bool *all = scratch_new(s, ops, sizeof *all), *left = scratch_new(s, ops, sizeof *left), any = false;
+    Program *chosen = NULL;
     Uses u;
-    bool *out = scratch_new(s, (size_t)p->n_ops, sizeof *out), any = false;
     /* where shards of a weight are gathered (pass divide_weights), they are those of the copy, which are fewer bytes to send */
     if (!c->device->table->rounds || (p->world > 1 && c->settings->zero == 3)) return UNCHANGED;
     if (!uses_open(&u, p, s)) return OK;
-    for (int i = 0; i < p->n_ops; i++) any |= out[i] = can_go(&u, c, i);
+    for (int i = 0; i < p->n_ops; i++) any |= all[i] = can_go(&u, c, i);
     if (!any) return UNCHANGED;
-    Program *kept;
-    size_t before, after = 0, most = 0;
-    int code = whatif(p, NULL, NULL, c, &kept, &before);
-    if (code) return code;
-    code = judge(p, out, c, &most, &after);
-    const bool worth = !code && !s->failed && is_worth(before, after);
-    if (worth) choose(p, kept, most, c, out);
-    program_free(kept);
-    if (code || !worth || s->failed) return code ? code : s->failed ? OK : UNCHANGED;
-    code = judge(p, out, c, &most, &after);
-    if (code || s->failed || !is_worth(before, after)) return code ? code : s->failed ? OK : UNCHANGED;
-    take_out(p, &(Choice){c, out}, s);
+    const int code = choose(p, all, left, c, &chosen);
+    if (code || !chosen) return code ? code : UNCHANGED;
+    take_out(p, &(Choice){c, left}, s);
+    placement_move(p, chosen);
+    program_free(chosen);
     return OK;
 }
