@@ -89,7 +89,7 @@ static bool needed(const Program *p, const Finished *kept, size_t target, const 
         left[i] = false;
         if (!all[i]) continue;
         const Life *l = &kept->life[p->ops[i].cast.y];
-        for (int k = l->first; k <= l->last; k++) left[i] |= kept->live[k] > target;
+        for (int k = l->first; l->used && k <= l->last; k++) left[i] |= kept->live[k] > target; /* unused: another stage's */
         any |= left[i];
     }
     return any;

@@ -352,6 +352,8 @@ static const ConvCase convs[] = {
     {"1x1 gelu", {2, 24, 5, 5, 17, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU, 4 << 20},
     {"3x3 hardtanh", {2, 8, 6, 7, 9, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_HARDTANH, 4 << 20},
     {"3x3 relu6, stride 2", {2, 8, 6, 7, 9, 3, 3, {2, 2}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU6, 4 << 20},
+    {"7x7 of pictures, stride 2", {2, 3, 17, 23, 19, 7, 7, {2, 2}, {3, 3, 3, 3}, {1, 1}, 1}, true, ACT_RELU, 4 << 20},
+    {"wider than the image", {3, 2, 4, 3, 9, 3, 9, {1, 1}, {1, 4, 1, 4}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
     {"whole image, gelu_tanh", {2, 3, 6, 6, 5, 6, 6, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU_TANH, 4 << 20},
 };
 
