@@ -214,8 +214,9 @@ static GemmMatrix matrix_of(const View *v, int64_t stride, bool is_transposed) {
 }
 
 static GemmMatrix weights_of(const KArgs *args, const View *w, int64_t stride, bool is_transposed) {
-    const GemmMatrix m = matrix_of(w, stride, is_transposed);
-    return product_rounds_weight(args) ? (GemmMatrix){GEMM_F32_AS_BF16, m.at, stride, is_transposed} : m;
+    GemmMatrix m = matrix_of(w, stride, is_transposed);
+    if (product_rounds_weight(args)) m.type = GEMM_F32_AS_BF16;
+    return m;
 }
 
 /* Are the sums made where the result lies? */
