@@ -87,14 +87,6 @@ INLINE void round_row(const float *from, int64_t width, float *to) {
     for (int64_t c = 0; c < width; c += LANES) store(to + c, lanes_rounded(load(from + c)));
 }
 
-/* Rows lie far apart, so that no processor guesses which lines of memory are needed next: those of a later row are asked for, whether
- * there is such a row or not. */
-enum { ROWS_AHEAD = 16, LINE = 64 /* bytes */ };
-
-INLINE void ask_for(const char *row, int64_t bytes) {
-    for (int64_t k = 0; k < bytes; k += LINE) __builtin_prefetch((const void *)((uintptr_t)row + (uintptr_t)k));
-}
-
 FUSED void direct_conv_rows(Units u, int64_t at, int64_t stride, int64_t rows, int64_t width, float *to) {
     assert((u.from == DT_F32 || u.from == DT_BF16) && (u.to == u.from || widens(u)) && (!u.rounds || u.to == DT_F32));
     const char *row = (const char *)u.at + at * (int64_t)dtype_size(u.from);
@@ -102,7 +94,6 @@ FUSED void direct_conv_rows(Units u, int64_t at, int64_t stride, int64_t rows, i
     for (int64_t r = 0; r < rows; r += unit, row += unit * next, to += width) {
         const uint16_t *narrow = (const uint16_t *)(const void *)row;
         const uint16_t *second = r + 1 < rows ? (const uint16_t *)(const void *)(row + next) : NULL;
-        ask_for((const char *)((uintptr_t)row + (uintptr_t)(ROWS_AHEAD * next)), width * (int64_t)dtype_size(u.from));
         if (widens(u)) widen_row(narrow, width, to);
         else if (u.rounds) round_row((const float *)(const void *)row, width, to);
         else if (unit == 1) memcpy(to, row, (size_t)width * UNIT);
