@@ -102,7 +102,7 @@ static int choose(const Program *p, const bool *all, bool *left, Compile *c, Pro
     int code = finish(p, NULL, c, &kept);
     bool worth = !code && !s->failed && needed(p, &kept, kept.most - kept.most / WORTH, all, left);
     if (worth) code = finish(p, all, c, &gone);
-    worth = worth && !code && !s->failed && is_worth(kept.arena, gone.arena) && needed(p, &kept, gone.most, all, left);
+    worth = worth && !code && !s->failed && needed(p, &kept, gone.most, all, left);
     if (worth) code = finish(p, left, c, &rest);
     worth = worth && !code && !s->failed && is_worth(kept.arena, rest.arena);
     program_free(kept.p);

@@ -191,11 +191,22 @@ static void run_tiles(const Piece *p, int64_t from) {
     }
 }
 
-/* A piece of work: a block of rows, and one of `parts` parts of the columns */
+/* Of the columns: so many that each thread has work. And as many as there are threads, where a thread would have an eighth more rows
+ * than its share, unless that leaves it so few columns that blocks of a would be packed for little. */
+static int64_t parts_of(const Panel *t) {
+    enum { TILES = 4 };
+    const int64_t threads = t->g->threads, m = t->g->m, blocks = div_up(m, t->p.block), tiles = div_up(t->columns, GEMM_COLUMNS);
+    const bool uneven = div_up(blocks, threads) * t->p.block * threads > m + m / 8;
+    return uneven && tiles >= TILES * threads ? threads : min_i64(tiles, div_up(threads, blocks));
+}
+
+/* A piece of work: a block of rows, and one of `parts` parts of the columns. Those of a part are neighbours: one thread's, if there are
+ * as many parts as threads. */
 static void run_piece(const Panel *t, int64_t piece, int64_t parts) {
     const Gemm *g = t->g;
     GemmRows *take = g->rows ? g->rows : matrix_rows;
-    const int64_t row = piece / parts * t->p.block, part = piece % parts, tiles = div_up(t->columns, GEMM_COLUMNS);
+    const int64_t blocks = div_up(g->m, t->p.block), tiles = div_up(t->columns, GEMM_COLUMNS);
+    const int64_t row = piece % blocks * t->p.block, part = piece / blocks;
     Piece p = {t, row, min_i64(t->p.block, g->m - row), tiles * part / parts * GEMM_COLUMNS,
                min_i64(tiles * (part + 1) / parts * GEMM_COLUMNS, t->columns), omp_get_thread_num() * t->s.each, NULL,
                g->c ? g->c_step : t->p.columns};
@@ -221,7 +232,7 @@ void gemm_run(const Gemm *g, void *workspace, size_t bytes) {
         for (int64_t at = 0; at < g->k; at += p.depth) {
             const Panel t = {g, p, s, column, min_i64(p.columns, g->n - column), at, min_i64(p.depth, g->k - at)};
             const int64_t packs = p.way == PANELS ? pack_pieces(&t) : 0;
-            const int64_t parts = min_i64(div_up(t.columns, GEMM_COLUMNS), div_up(g->threads, blocks));
+            const int64_t parts = parts_of(&t);
 #pragma omp for schedule(static)
             for (int64_t i = 0; i < packs; i++) pack_panel(&t, i);
 #pragma omp for schedule(static)
