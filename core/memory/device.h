@@ -82,6 +82,9 @@ typedef struct DeviceTable {
      * bytes that the op then needs after these, at a multiple of the alignment; fewer than output 0 has, up to the
      * alignment. NULL: it is of no op. */
     bool (*overwrites)(Device *, const KArgs *args, size_t *more);
+    /* Of an op with an input that ops.def marks ROUNDED, in args fp32 where input 0 has 16 bits, as prepare gets them: does the
+     * device round it as it reads it, with the bits that a copy in 16 bits would give? NULL: it does of no op. */
+    bool (*rounds)(Device *, const KArgs *args);
     int (*run)(Device *, const KArgs *args, Err *);
     /* From now on prepare measures the ways in which an op can be computed and takes the fastest, which a file keeps
      * for later processes. Puts the path of that file, then what is wrong with it. NULL: there is nothing to choose. */

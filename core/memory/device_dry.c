@@ -83,6 +83,12 @@ static bool dry_overwrites(Device *d, const KArgs *args, size_t *more) {
     return model_of(d)->table->overwrites && model_of(d)->table->overwrites(model_of(d), &asked, more);
 }
 
+static bool dry_rounds(Device *d, const KArgs *args) {
+    KArgs asked = *args;
+    asked.device = model_of(d);
+    return model_of(d)->table->rounds && model_of(d)->table->rounds(model_of(d), &asked);
+}
+
 static int dry_alone(Device *d, Device **out, Err *e) {
     Device *model = model_of(d);
     *out = model;
@@ -108,7 +114,7 @@ int device_dry_open(Device *model, Device **out, Err *e) {
         .alloc = dry_alloc, .free = dry_free, .upload = dry_copy, .download = dry_copy, .sync = dry_sync,
         .host_alloc = dry_host_alloc, .host_free = dry_host_free, .send = dry_send, .sent = dry_sent,
         .send_beside = dry_send, .take = dry_copy, .fetch = dry_copy, .mark = dry_mark, .between = dry_between,
-        .mark_free = dry_mark_free, .prepare = dry_prepare, .alone = dry_alone, .overwrites = dry_overwrites, .run = dry_run, .trim = dry_trim, .dry = true, .used = dry_used};
+        .mark_free = dry_mark_free, .prepare = dry_prepare, .alone = dry_alone, .overwrites = dry_overwrites, .rounds = dry_rounds, .run = dry_run, .trim = dry_trim, .dry = true, .used = dry_used};
     d->base.table = &d->table;
     d->model = model;
     d->next = model->table->alignment; /* not 0, which is NULL */

@@ -27,6 +27,7 @@ static const OpInfo table[OP_KIND_COUNT] = {
 #define FP32 .fp32 = true
 #define ANY .any = true
 #define AS_IS .as_is = true
+#define ROUNDED .rounded = true
 #define OPERAND(text, ...) {.name = #text, __VA_ARGS__},
 #define IN(...) OPERAND(__VA_ARGS__, )
 #define OPT(...) OPERAND(__VA_ARGS__, .optional = true)

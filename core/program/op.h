@@ -30,6 +30,7 @@ typedef struct OperandInfo {
     bool fp32;        /* fp32 in every precision */
     bool any;         /* of any floating type: the kernel converts it */
     bool as_is;       /* autocast does not change its type */
+    bool rounded;     /* may be fp32, which the kernel rounds to the type of input 0, where the device can */
 } OperandInfo;
 
 typedef struct OpInfo {

@@ -24,4 +24,10 @@ static inline ProductOperands product_operands(const KArgs *a) {
     return p;
 }
 
+/* Is w fp32 and the other factor bf16, to which a kernel that can do so (ops.def's ROUNDED) rounds w as it reads it? */
+static inline bool product_rounds_weight(const KArgs *a) {
+    const bool reads = a->kind != OP_conv2d_dw && a->kind != OP_linear_dw;
+    return reads && product_operands(a).w->dtype == DT_F32 && a->in[0].dtype == DT_BF16;
+}
+
 #endif

@@ -72,6 +72,11 @@ static bool cpu_overwrites(Device *d, const KArgs *args, size_t *more) {
     return asked(args, more);
 }
 
+static bool cpu_rounds(Device *d, const KArgs *args) {
+    assert(args->device == d);
+    return ((CpuDevice *)d)->kernels->rounds(args);
+}
+
 /* An op that exchanges follows those under way, since ranks must exchange in one order, and by one thread at a time. */
 static int cpu_exchange(CpuDevice *cpu, const KArgs *args, Err *e) {
     KernelRun *const *run = cpu->kernels->run;
@@ -251,7 +256,7 @@ static const DeviceTable table = {
     .free = cpu_free, .upload = cpu_copy, .download = cpu_copy, .sync = cpu_sync,
     .host_alloc = cpu_host_alloc, .host_free = cpu_host_free, .send = cpu_send, .sent = cpu_sent,
     .send_beside = cpu_send, .take = cpu_copy, .fetch = cpu_copy, .mark = cpu_mark, .between = cpu_between, .mark_free = cpu_mark_free,
-    .prepare = cpu_prepare, .alone = cpu_alone, .overwrites = cpu_overwrites, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
+    .prepare = cpu_prepare, .alone = cpu_alone, .overwrites = cpu_overwrites, .rounds = cpu_rounds, .run = cpu_run, .trim = cpu_trim, .dry = false, .used = cpu_used,
     .stream = cpu_measure_stream,
 };
 

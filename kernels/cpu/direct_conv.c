@@ -20,13 +20,16 @@ typedef struct Conv {
     const ConvAttr *attr;
     Image x, y;
     View w;
-    DType from, type;           /* of the factors, and as which they are multiplied */
+    DType from, type;           /* of the images, and as which they are multiplied */
+    bool rounds;                /* the weights: product_rounds_weight */
     int64_t unit;               /* elements of a unit */
     int64_t samples, kh, kw;
     int threads;
 } Conv;
 
-static Units units(const Conv *c, const View *v) { return (Units){c->from, c->type, v->data}; }
+static Units units(const Conv *c, const View *v) { return (Units){c->from, c->type, v->data, false}; }
+
+static Units weights(const Conv *c) { return (Units){c->w.dtype, c->type, c->w.data, c->rounds}; }
 
 static Image image(const View *v) {
     const int64_t *d = v->shape.dim;
@@ -39,6 +42,7 @@ static Conv conv_of(const KArgs *args) {
               .kh = p.w->shape.dim[2], .kw = p.w->shape.dim[3],
               .threads = ((CpuDevice *)args->device)->threads};
     c.type = bf16_gemm_fits() ? c.from : DT_F32;
+    c.rounds = product_rounds_weight(args);
     c.unit = unit_of(c.type);
     c.samples = c.x.view.shape.dim[0];
     return c;
@@ -59,7 +63,7 @@ static int64_t met(const Conv *c, int64_t tap, int64_t q) {
  * its instructions oneDNN is faster: it has AMX. */
 enum { OUTWEIGH = 4, OUTWEIGH_BF16_DW = 8, OUTWEIGH_BF16 = 16, LEAST_WEIGHTS = 64 << 10 };
 
-/* Both factors of the product have one type; the result may have any. */
+/* Both factors of the product have one type, or a weight is rounded to it; the result may have any. */
 static bool types_fit(const KArgs *args) {
     DType t = args->in[0].dtype;
     if (t != DT_F32 && t != DT_BF16) return false;
@@ -67,7 +71,8 @@ static bool types_fit(const KArgs *args) {
         const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
         if (v->count && v->shape.rank == 4 && !v->channels_last) return false;
     }
-    return args->in[1].dtype == t && TILES_FIT;
+    const bool rounds = product_rounds_weight(args) && !bf16_gemm_fits();
+    return (args->in[1].dtype == t || rounds) && TILES_FIT;
 }
 
 static bool fits(const KArgs *args) {
@@ -110,25 +115,45 @@ static void transpose_pixel(const Walk *w, int64_t pixel) {
                         w->a + pixel * w->units * w->rows, w->rows);
 }
 
-/* b (n, 32): a tap's weights from n units of `from`, the first of them `unit`, to 32 channels of `to` */
-static void take_weights(const Walk *w, int64_t tap, int64_t unit, int64_t n, int64_t channel, float *b) {
+/* A block of weights: n units of a tap, the first of them `unit` */
+typedef struct Block { int64_t tap, unit, n; } Block;
+
+/* b (n, 32): a block's weights from units of `from` to 32 channels of `to` */
+static void take_weights(const Walk *w, const Block *k, int64_t channel, float *b) {
     const Conv *c = &w->c;
     int64_t taps = c->kh * c->kw;
     if (w->args->kind == OP_conv2d)
-        direct_conv_transpose(units(c, &c->w), (channel * taps + tap) * w->units + unit, taps * w->units, n, b);
+        direct_conv_transpose(weights(c), (channel * taps + k->tap) * w->units + k->unit, taps * w->units, k->n, b);
     else
-        direct_conv_rows(units(c, &c->w), (unit * c->unit * taps + tap) * c->x.c + channel, taps * c->x.c,
-                         n * c->unit, COLUMNS, b);
+        direct_conv_rows(weights(c), (k->unit * c->unit * taps + k->tap) * c->x.c + channel, taps * c->x.c,
+                         k->n * c->unit, COLUMNS, b);
 }
 
-/* Adds the products with a block of weights to the sums of all pixels. */
-static void add_block(const Walk *w, int64_t tap, int64_t unit, int64_t n, const float *b, float *sums) {
+/* Weights lie in rows far apart, so that no processor guesses which lines of memory are needed next: asks for those of a block, for
+ * part number `part` of `parts`. */
+static void ask_for(const Walk *w, const Block *k, int64_t channel, int64_t part, int64_t parts) {
+    enum { LINE = 64 };
+    const Conv *c = &w->c;
+    const int64_t taps = c->kh * c->kw, size = (int64_t)dtype_size(c->w.dtype), first = k->unit * c->unit, n = k->n * c->unit;
+    const bool forward = w->args->kind == OP_conv2d;
+    const int64_t rows = forward ? COLUMNS : n, step = taps * c->x.c * size, bytes = (forward ? n : COLUMNS) * size;
+    const char *at = (const char *)c->w.data + (forward ? (channel * taps + k->tap) * c->x.c + first
+                                                        : (first * taps + k->tap) * c->x.c + channel) * size;
+    for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; r++)
+        for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch(at + r * step + i, 0, 2);
+}
+
+/* Adds the products with a block of weights to the sums of all pixels. Meanwhile the next block is asked for, unless it is NULL. */
+static void add_block(const Walk *w, const Block *k, const Block *next, int64_t channel, const float *b, float *sums) {
     static const Part whole = {0, 0};
+    const int64_t tiles = w->rows / ROWS;
     for (int64_t q = 0; q < w->c.y.pixels; q++) {
-        int64_t p = met(&w->c, tap, q), from = w->args->kind == OP_conv2d ? p : q, to = p + q - from;
-        for (int64_t row = 0; row < w->rows && p >= 0; row += ROWS) {
-            Product product = {.type = w->c.type, .a = w->a + (from * w->units + unit) * w->rows + row, .b = b,
-                               .a_step = w->rows, .n = n, .c = sums + (to * w->rows + row) * COLUMNS,
+        int64_t p = met(&w->c, k->tap, q), from = w->args->kind == OP_conv2d ? p : q, to = p + q - from;
+        for (int64_t row = 0; row < w->rows; row += ROWS) {
+            if (next) ask_for(w, next, channel, q * tiles + row / ROWS, w->c.y.pixels * tiles);
+            if (p < 0) continue;
+            Product product = {.type = w->c.type, .a = w->a + (from * w->units + k->unit) * w->rows + row, .b = b,
+                               .a_step = w->rows, .n = k->n, .c = sums + (to * w->rows + row) * COLUMNS,
                                .c_step = COLUMNS, .add = true};
             direct_conv_product(&product, &whole, 1);
         }
@@ -139,6 +164,15 @@ static void add_block(const Walk *w, int64_t tap, int64_t unit, int64_t n, const
 static bool reaches(const Conv *c, int64_t tap) {
     for (int64_t q = 0; q < c->y.pixels; q++)
         if (met(c, tap, q) >= 0) return true;
+    return false;
+}
+
+/* *k: the block there, or the first one after it; false: there is none */
+static bool block_from(const Walk *w, Block *k) {
+    for (; k->tap < w->c.kh * w->c.kw; k->tap++, k->unit = 0) {
+        k->n = min_i64(CHUNK, w->units - k->unit);
+        if (k->n > 0 && reaches(&w->c, k->tap)) return true;
+    }
     return false;
 }
 
@@ -169,12 +203,13 @@ static void walk_panel(const Walk *w, int64_t channel) {
     int64_t own = omp_get_thread_num() * w->each;
     float *b = w->b + own, *sums = w->sums + own;
     memset(sums, 0, (size_t)(w->to.pixels * w->rows * COLUMNS) * sizeof *sums);
-    for (int64_t tap = 0; tap < w->c.kh * w->c.kw; tap++)
-        for (int64_t unit = 0, n; unit < w->units && reaches(&w->c, tap); unit += n) {
-            n = min_i64(CHUNK, w->units - unit);
-            take_weights(w, tap, unit, n, channel, b);
-            add_block(w, tap, unit, n, b, sums);
-        }
+    Block k = {0}, next;
+    for (bool more = block_from(w, &k); more; k = next) {
+        next = (Block){k.tap, k.unit + k.n, 0};
+        more = block_from(w, &next);
+        take_weights(w, &k, channel, b);
+        add_block(w, &k, more ? &next : NULL, channel, b, sums);
+    }
     leave(w, channel, sums);
 }
 

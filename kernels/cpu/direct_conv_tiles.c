@@ -50,12 +50,15 @@ INLINE void transpose(V *v) {
             if (!(i & s)) exchange(&v[i], &v[i + s], s);
 }
 
-INLINE void transpose_all(DType t, const void *from, int64_t first, int64_t stride, int64_t n, float *to) {
+INLINE void transpose_all(DType t, bool rounds, const void *from, int64_t first, int64_t stride, int64_t n, float *to) {
     for (int64_t u = 0; u < n; u += LANES)
         for (int c = 0; c < COLUMNS; c += LANES) {
             V v[LANES];
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) v[i] = load_as(t, from, first + (c + i) * stride + u);
+            for (int i = 0; i < LANES; i++) {
+                v[i] = load_as(t, from, first + (c + i) * stride + u);
+                if (rounds) v[i] = lanes_rounded(v[i]);
+            }
             transpose(v);
 #pragma GCC unroll 16
             for (int i = 0; i < LANES; i++) store(to + (u + i) * COLUMNS + c, v[i]);
@@ -64,8 +67,9 @@ INLINE void transpose_all(DType t, const void *from, int64_t first, int64_t stri
 
 FUSED void direct_conv_transpose(Units u, int64_t first, int64_t stride, int64_t n, float *to) {
     assert(n % LANES == 0);
-    if (widens(u)) transpose_all(DT_BF16, u.at, first, stride, n, to);
-    else transpose_all(DT_F32, u.at, first, stride, n, to);
+    if (widens(u)) transpose_all(DT_BF16, false, u.at, first, stride, n, to);
+    else if (u.rounds) transpose_all(DT_F32, true, u.at, first, stride, n, to);
+    else transpose_all(DT_F32, false, u.at, first, stride, n, to);
 }
 
 /* Pairs of two rows' elements; without a second row its elements are 0 */
@@ -78,14 +82,20 @@ INLINE void widen_row(const uint16_t *from, int64_t width, float *to) {
     for (int64_t c = 0; c < width; c++) to[c] = bf16_to_f32(from[c]);
 }
 
+INLINE void round_row(const float *from, int64_t width, float *to) {
+    assert(width % LANES == 0); /* weights: COLUMNS of them */
+    for (int64_t c = 0; c < width; c += LANES) store(to + c, lanes_rounded(load(from + c)));
+}
+
 FUSED void direct_conv_rows(Units u, int64_t at, int64_t stride, int64_t rows, int64_t width, float *to) {
-    assert((u.from == DT_F32 || u.from == DT_BF16) && (u.to == u.from || widens(u)));
+    assert((u.from == DT_F32 || u.from == DT_BF16) && (u.to == u.from || widens(u)) && (!u.rounds || u.to == DT_F32));
     const char *row = (const char *)u.at + at * (int64_t)dtype_size(u.from);
     int64_t next = stride * (int64_t)dtype_size(u.from), unit = unit_of(u.to);
     for (int64_t r = 0; r < rows; r += unit, row += unit * next, to += width) {
         const uint16_t *narrow = (const uint16_t *)(const void *)row;
         const uint16_t *second = r + 1 < rows ? (const uint16_t *)(const void *)(row + next) : NULL;
         if (widens(u)) widen_row(narrow, width, to);
+        else if (u.rounds) round_row((const float *)(const void *)row, width, to);
         else if (unit == 1) memcpy(to, row, (size_t)width * UNIT);
         else pair_rows(narrow, second, width, (uint32_t *)(void *)to);
     }

@@ -4,7 +4,8 @@
  * A unit is four bytes: an fp32 number, or two bf16 ones that are neighbours in a product's sum. The terms of a sum
  * are counted in units; except for how operands are read, the two types are alike. Sums are fp32.
  *
- * Numbers of type `from` become units of type `to`: bf16 ones are converted where `to` is fp32. */
+ * Numbers of type `from` become units of type `to`: bf16 ones are converted where `to` is fp32. rounds: fp32 ones become numbers
+ * that bf16 has, but stay fp32. */
 #ifndef MT_CPU_DIRECT_CONV_TILES_H
 #define MT_CPU_DIRECT_CONV_TILES_H
 
@@ -15,7 +16,7 @@ enum { ROWS = 8, COLUMNS = 32, UNIT = 4 /* bytes */ };
 /* Elements in a unit */
 static inline int64_t unit_of(DType t) { return UNIT / (int64_t)dtype_size(t); }
 
-typedef struct Units { DType from, to; const void *at; } Units;
+typedef struct Units { DType from, to; const void *at; bool rounds; } Units;
 
 /* `rows` rows of n units from unit `first` on, `stride` units apart -> (n, step): each row becomes a column; the columns
  * from `rows` to `step` are 0 */

@@ -1,24 +1,21 @@
 #include "gemm.h"
 
-#include <omp.h>
-
 #include "gemm_tiles.h"
 
-/* BLOCK_TILES: of rows in a block of a, which stays in the second cache. PANEL: numbers of a panel of b, at most, which
- * should stay in the last one, or of all threads' panels, unless one has less than OWN_PANEL; PANEL_DEPTH: its depth, at most; DIRECT_DEPTH: the same where sums are made where the result
- * lies, so that a panel may be used up without regard to them. SUMS: columns whose sums are made in the workspace at a time,
- * at most, and SUM_NUMBERS: those sums, of few rows. STRIP: columns of a strip. */
+/* BLOCK_TILES: of rows in a block of a, which stays in the second cache. PANEL: numbers of all threads' panels of b, at most, which
+ * should stay in the last one, unless one has less than OWN_PANEL; PANEL_DEPTH: its depth, at most; DIRECT_DEPTH: the same where sums
+ * are made where the result lies, so that a panel may be used up without regard to them. SUMS: columns whose sums are made in the
+ * workspace at a time, at most, and SUM_NUMBERS: those sums, of few rows. STRIP: columns of a strip. */
 enum { BLOCK_TILES = 8, PANEL = 1 << 19, OWN_PANEL = 1 << 17, PANEL_DEPTH = 8 * GEMM_DEPTH, DIRECT_DEPTH = 2 * GEMM_DEPTH, SUMS = 512,
        SUM_NUMBERS = 1 << 16, STRIP = 4 * GEMM_COLUMNS };
 
 /* Where the numbers of b are read. WHOLE: all is packed already. PANELS: a panel is packed for all rows of a thread. Of few
- * rows: STRIPS, which each thread packs for its own columns and uses up at once; LYING: where b lies. */
+ * rows: STRIPS, which are packed and used up at once; LYING: where b lies. */
 typedef enum Way { WHOLE, PANELS, STRIPS, LYING } Way;
 
-/* block: rows that are multiplied together; depth, columns: of a panel, or of all that is gone through without one; later: all rows'
- * sums wait for the next panel. apart: each thread goes through rows of its own, with a panel of its own. Threads that share a panel
- * each read what another one has just written, which takes several times as long as to pack it. */
-typedef struct Plan { Way way; int64_t block, depth, columns; bool later, apart; } Plan;
+/* block: rows that are multiplied together; depth, columns: of a panel, or of all that is gone through without one; later: the sums of
+ * all of a thread's rows wait for the next panel. by_rows: threads share out the rows, else the columns. */
+typedef struct Plan { Way way; int64_t block, depth, columns; bool later, by_rows; } Plan;
 /* each: floats from a thread's own to the next one's */
 typedef struct Space { float *panel, *a, *strip, *sums, *all; int64_t each; size_t bytes; } Space;
 
@@ -36,17 +33,23 @@ static bool has_strips(const Gemm *g) {
     return GEMM_DOT_ROWS && !g->packed && !is_lying(g) && g->m <= ROWS && g->k >= TERMS && g->n >= (int64_t)g->threads * COLUMNS;
 }
 
+/* Where threads share out the rows: by units of so many, and how many a thread has at most */
+static int64_t unit_of(const Gemm *g) { return g->by_blocks ? gemm_block_rows(g->m) : GEMM_ROWS; }
+static int64_t most_rows(const Gemm *g) { return min_i64(g->m, div_up(div_up(g->m, unit_of(g)), g->threads) * unit_of(g)); }
+
 /* room: numbers of a panel, at most, and of the sums of few rows */
 static Plan plan_of(const Gemm *g, Way way, int64_t room) {
     const int64_t all = div_up(g->n, GEMM_COLUMNS) * GEMM_COLUMNS;
     Plan p = {.way = way, .block = gemm_block_rows(g->m), .depth = g->k, .columns = all};
     if (way != WHOLE && way != PANELS) p.block = g->m;
-    p.apart = div_up(g->m, p.block) >= g->threads;
+    /* All threads pack all of the factor that is not shared out: the smaller one, unless one would have an eighth more than its share. */
+    p.by_rows = g->m >= g->n && p.block < g->m && most_rows(g) * g->threads <= g->m + g->m / 8;
     if (way == PANELS) {
-        const int64_t numbers = p.apart ? max_i64(room / g->threads, min_i64(room, OWN_PANEL)) : room;
+        const int64_t numbers = max_i64(room / g->threads, min_i64(room, OWN_PANEL));
         p.depth = min_i64(g->k, g->c ? DIRECT_DEPTH : PANEL_DEPTH);
         if (!g->c && g->m > PANEL_DEPTH) p.depth = g->k; /* else the sums of all rows would outweigh the panel */
-        p.columns = min_i64(all, max_i64(1, numbers / p.depth / GEMM_COLUMNS) * GEMM_COLUMNS);
+        if (!p.by_rows) p.columns = div_up(all / GEMM_COLUMNS, g->threads) * GEMM_COLUMNS;
+        p.columns = min_i64(p.columns, max_i64(1, numbers / p.depth / GEMM_COLUMNS) * GEMM_COLUMNS);
         if (!g->c) p.columns = min_i64(p.columns, SUMS);
     } else if (way != WHOLE) {
         const int64_t sums = min_i64(SUMS, min_i64(room, SUM_NUMBERS) / g->m);
@@ -61,15 +64,14 @@ static int64_t lines(int64_t floats) { return div_up(floats, 16) * 16; } /* whol
 static Space space_of(const Gemm *g, const Plan *p, float *at) {
     const int64_t panel = p->way == PANELS ? lines(p->depth * p->columns) : 0, a = lines(p->block * GEMM_STEP);
     const int64_t strip = p->way == STRIPS ? STRIP * GEMM_DEPTH : 0, sums = g->c || p->later ? 0 : lines(p->block * p->columns);
-    const int64_t shared = p->apart ? 0 : panel, own = panel - shared, each = own + a + strip + sums;
-    const int64_t all = shared + g->threads * each, rows = p->later ? lines(g->m * p->columns) : 0;
-    Space s = {.each = each, .bytes = (size_t)(all + rows) * sizeof(float)};
+    const int64_t rows = p->later ? lines((p->by_rows ? most_rows(g) : g->m) * p->columns) : 0, each = panel + a + strip + sums + rows;
+    Space s = {.each = each, .bytes = (size_t)(g->threads * each) * sizeof(float)};
     if (!at) return s;
     s.panel = at;
-    s.a = at + panel; /* each thread's own panel lies before its a */
+    s.a = s.panel + panel;
     s.strip = s.a + a; /* right after a: a tile may read a row more (GEMM_ROW_STEP) */
     s.sums = s.strip + strip;
-    s.all = at + all;
+    s.all = s.sums + sums;
     return s;
 }
 
@@ -93,7 +95,7 @@ size_t gemm_workspace(const Gemm *g, size_t limit) {
     return fit(g, limit, &p, NULL).bytes;
 }
 
-/* Columns [column, column + columns) of b, numbers [at, at + depth) of each: by parts of GEMM_DEPTH numbers, and in these
+/* A thread's space, of columns [column, column + columns) of b, numbers [at, at + depth) of each: by parts of GEMM_DEPTH numbers, and in these
  * by tiles (columns / GEMM_COLUMNS, part's depth, GEMM_COLUMNS). Tiles that are read one after the other so lie one after the
  * other: columns of the whole depth would be a power of two apart, and share sets of the cache. */
 typedef struct Panel { const Gemm *g; Plan p; Space s; int64_t column, columns, at, depth; } Panel;
@@ -146,13 +148,13 @@ void gemm_pack(const Gemm *g, float *to) {
     for (int64_t i = 0; i < pieces; i++) pack_panel(&all, i);
 }
 
-/* Rows [row, row + rows) times columns [begin, end) of the panel; `own` is the thread's. c: rows `step` apart */
-typedef struct Piece { const Panel *of; int64_t row, rows, begin, end, own; float *c; int64_t step; } Piece;
+/* Rows [row, row + rows) times columns [begin, end) of the panel. c: rows `step` apart */
+typedef struct Piece { const Panel *of; int64_t row, rows, begin, end; float *c; int64_t step; } Piece;
 
 /* The tile of the piece's first row and column `col`, for numbers from `from` on, of all rows and `columns` columns at most */
 static GemmTile tile_of(const Piece *p, int64_t col, int64_t from, int64_t columns) {
     const Panel *t = p->of;
-    return (GemmTile){.a = t->s.a + p->own, .depth = min_i64(GEMM_DEPTH, t->depth - from), .rows = p->rows,
+    return (GemmTile){.a = t->s.a, .depth = min_i64(GEMM_DEPTH, t->depth - from), .rows = p->rows,
                       .columns = min_i64(columns, p->end - col), .c = p->c + col, .c_step = p->step, .scale = t->g->scale,
                       .add = t->at + from > 0 || (t->g->c && t->g->add)};
 }
@@ -177,12 +179,11 @@ static void run_tiles(const Piece *p, int64_t from) {
     const Panel *t = p->of;
     const int64_t each = packed_together(t->g), tiles = div_up(p->rows, GEMM_ROWS), share = div_up(GEMM_COLUMNS, tiles);
     const float *panel = t->p.way == WHOLE ? t->g->packed : t->s.panel;
-    float *strip = t->s.strip + p->own;
     for (int64_t col = p->begin; col < p->end; col += GEMM_COLUMNS) {
         GemmTile tile = tile_of(p, col, from, GEMM_COLUMNS);
         const int64_t place = (col - p->begin) % each;
-        if (t->p.way == STRIPS && !place) pack(t, col, from, strip);
-        tile.b = t->p.way == STRIPS ? strip + place * tile.depth : panel + tile_at(t, col, from);
+        if (t->p.way == STRIPS && !place) pack(t, col, from, t->s.strip);
+        tile.b = t->p.way == STRIPS ? t->s.strip + place * tile.depth : panel + tile_at(t, col, from);
         if (t->p.way != STRIPS) tile.soon = tile.b + tile.depth * GEMM_COLUMNS, tile.soon_step = share;
         for (int64_t i = 0; i < tiles; i++) {
             tile.rows = tile_row(p->rows, i + 1, tiles) - tile_row(p->rows, i, tiles);
@@ -194,57 +195,53 @@ static void run_tiles(const Piece *p, int64_t from) {
     }
 }
 
-/* Rows [row, row + rows), at most a block, times columns [begin, end) of the panel */
-static void run_piece(const Panel *t, int64_t row, int64_t rows, int64_t begin, int64_t end) {
+/* A thread's part of the result: rows [row, rows_end), columns [column, columns_end) */
+typedef struct Share { int64_t row, rows_end, column, columns_end; } Share;
+
+static Share share_of(const Gemm *g, const Plan *p, int64_t thread) {
+    const int64_t unit = p->by_rows ? unit_of(g) : GEMM_COLUMNS, size = p->by_rows ? g->m : g->n, units = div_up(size, unit);
+    const int64_t begin = units * thread / g->threads * unit, end = min_i64(units * (thread + 1) / g->threads * unit, size);
+    return p->by_rows ? (Share){begin, end, 0, g->n} : (Share){0, g->m, begin, end};
+}
+
+/* Rows [row, row + rows), at most a block, of the share times its columns in the panel */
+static void run_piece(const Panel *t, const Share *of, int64_t row, int64_t rows) {
     const Gemm *g = t->g;
     GemmRows *take = g->rows ? g->rows : matrix_rows;
-    Piece p = {t, row, rows, begin, end, omp_get_thread_num() * t->s.each, NULL, g->c ? g->c_step : t->p.columns};
-    p.c = g->c ? g->c + row * p.step + t->column : t->p.later ? t->s.all + row * p.step : t->s.sums + p.own;
+    Piece p = {t, row, rows, max_i64(0, of->column - t->column), min_i64(t->columns, of->columns_end - t->column), t->s.sums,
+               g->c ? g->c_step : t->p.columns};
+    if (g->c) p.c = g->c + row * p.step + t->column;
+    else if (t->p.later) p.c = t->s.all + (row - of->row) * p.step;
     for (int64_t from = 0; from < t->depth; from += GEMM_DEPTH) {
-        take(g, row, p.rows, t->at + from, min_i64(GEMM_DEPTH, t->depth - from), t->s.a + p.own);
+        take(g, row, rows, t->at + from, min_i64(GEMM_DEPTH, t->depth - from), t->s.a);
         if (t->p.way == LYING) run_dots(&p, from);
         else run_tiles(&p, from);
     }
     if (!g->leave || t->at + t->depth < g->k) return;
     const int64_t block = gemm_block_rows(g->m);
-    for (int64_t r = 0; r < p.rows; r += block)
-        g->leave(g, row + r, min_i64(block, p.rows - r), t->column + p.begin, p.end - p.begin, p.c + r * p.step + p.begin, p.step);
+    for (int64_t r = 0; r < rows; r += block)
+        g->leave(g, row + r, min_i64(block, rows - r), t->column + p.begin, p.end - p.begin, p.c + r * p.step + p.begin, p.step);
 }
 
-/* In a parallel region: a thread's own rows. No thread waits for another one. */
-static void run_apart(Panel *t) {
-    const Gemm *g = t->g;
-    const int64_t packs = t->p.way == PANELS ? pack_pieces(t) : 0, unit = g->by_blocks ? t->p.block : GEMM_ROWS;
-    const int64_t units = div_up(g->m, unit), thread = omp_get_thread_num(), threads = omp_get_num_threads();
-    const int64_t end = min_i64(units * (thread + 1) / threads * unit, g->m);
-    t->s.panel += thread * t->s.each;
-    for (int64_t i = 0; i < packs; i++) pack_panel(t, i);
-    for (int64_t row = units * thread / threads * unit; row < end; row += t->p.block)
-        run_piece(t, row, min_i64(t->p.block, end - row), 0, t->columns);
-}
-
-/* Few blocks: threads share a panel, and each has some of its columns. */
-static void run_together(const Panel *t) {
-    const int64_t m = t->g->m, blocks = div_up(m, t->p.block), packs = t->p.way == PANELS ? pack_pieces(t) : 0;
-    const int64_t tiles = div_up(t->columns, GEMM_COLUMNS), parts = min_i64(tiles, div_up(t->g->threads, blocks));
-#pragma omp for schedule(static)
-    for (int64_t i = 0; i < packs; i++) pack_panel(t, i);
-#pragma omp for schedule(static)
-    for (int64_t i = 0; i < blocks * parts; i++) {
-        const int64_t row = i / parts * t->p.block, part = i % parts;
-        run_piece(t, row, min_i64(t->p.block, m - row), tiles * part / parts * GEMM_COLUMNS, min_i64(tiles * (part + 1) / parts * GEMM_COLUMNS, t->columns));
-    }
+static void run_share(const Gemm *g, const Plan *p, const Space *s, const Share *of) {
+    const bool whole = p->way == WHOLE; /* then the panel has the columns of all threads */
+    for (int64_t column = whole ? 0 : of->column; column < of->columns_end; column += p->columns)
+        for (int64_t at = 0; at < g->k; at += p->depth) {
+            const Panel t = {g, *p, *s, column, min_i64(p->columns, (whole ? g->n : of->columns_end) - column), at, min_i64(p->depth, g->k - at)};
+            const int64_t packs = p->way == PANELS ? pack_pieces(&t) : 0;
+            for (int64_t i = 0; i < packs; i++) pack_panel(&t, i);
+            for (int64_t row = of->row; row < of->rows_end; row += p->block) run_piece(&t, of, row, min_i64(p->block, of->rows_end - row));
+        }
 }
 
 void gemm_run(const Gemm *g, void *workspace, size_t bytes) {
     Plan p;
     const Space s = fit(g, bytes, &p, workspace);
     assert(g->m > 0 && g->n > 0 && g->k > 0 && (g->c || g->leave) && s.bytes <= bytes);
-#pragma omp parallel num_threads(g->threads) if (g->threads > 1)
-    for (int64_t column = 0; column < g->n; column += p.columns)
-        for (int64_t at = 0; at < g->k; at += p.depth) {
-            Panel t = {g, p, s, column, min_i64(p.columns, g->n - column), at, min_i64(p.depth, g->k - at)};
-            if (p.apart) run_apart(&t);
-            else run_together(&t);
-        }
+#pragma omp parallel for schedule(static) num_threads(g->threads) if (g->threads > 1)
+    for (int i = 0; i < g->threads; i++) {
+        const int64_t own = i * s.each;
+        const Share share = share_of(g, &p, i);
+        run_share(g, &p, &(Space){s.panel + own, s.a + own, s.strip + own, s.sums + own, s.all + own, s.each, s.bytes}, &share);
+    }
 }

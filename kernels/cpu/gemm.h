@@ -4,11 +4,11 @@
  *
  *   c (m, n) = scale a (m, k) b (k, n)
  *
- *   workspace = [panel of b | block of a, strip of b, sums, of thread 0 | ... of thread 1 | all rows' sums]
+ *   workspace = [panel of b, block of a, strip of b, sums, all rows' sums, of thread 0 | ... of thread 1]
  *
- * A piece of work is a block of rows times some columns. Of many rows each thread has some, and packs panels of b for them; where
- * there are too few for that, all threads pack one panel, and each has some of its columns. Or few rows are one block, and each
- * thread packs a strip of b and uses it up at once; still fewer are multiplied with b where it lies.
+ * Each thread has some rows of c, or some columns, and packs for itself what they need, a panel of b and a block of a at a time: to
+ * read what another core has just written takes several times as long as to pack it. Few rows are one block, for which a strip of b
+ * is packed and used up at once; still fewer are multiplied with b where it lies.
  * A sum is made in the order of k, in parts of the same length whatever the number of threads and the room, and how a part is
  * added up follows from the shape and the operands alone: so neither the threads nor the room changes a bit. */
 #ifndef MT_CPU_GEMM_H
@@ -25,7 +25,7 @@ typedef void GemmColumns(const Gemm *, int64_t column, int64_t columns, int64_t 
 /* What becomes of finished sums, of rows [row, row + rows) and columns [column, column + columns), rows `step` apart. */
 typedef void GemmLeave(const Gemm *, int64_t row, int64_t rows, int64_t column, int64_t columns, float *sums, int64_t step);
 
-/* A matrix by rows, which are `stride` elements apart; transposed: the transpose of that matrix. */
+/* A matrix by rows, which are `stride` elements apart; transposed: the transpose of that matrix. type: or GEMM_F32_AS_BF16 (gemm_tiles.h) */
 typedef struct GemmMatrix { DType type; const void *at; int64_t stride; bool transposed; } GemmMatrix;
 
 struct Gemm {

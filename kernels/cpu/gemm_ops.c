@@ -10,6 +10,7 @@
 #include "gemm_tiles.h"
 #include "isa.h"
 #include "program/product.h"
+#include "thin_gemm.h"
 
 /* How rows of the product meet an image, down or across it. Row r and tap t meet at pixel r stride + first + t step, if
  * 0 <= that < size; the tap is number tap + t tap_step of the weights. Row r stands for pixel place + r place_step of the
@@ -53,6 +54,12 @@ static bool fits(const KArgs *args) {
     return better && !(is_dx(args->kind) && db->count && db->count != product_operands(args).w->shape.dim[1]);
 }
 
+bool product_rounds(const KArgs *args) {
+    const CpuDevice *cpu = args->device;
+    if (!product_rounds_weight(args)) return false;
+    return (!is_conv(args->kind) && thin_fits(args)) || (cpu->emulated[DT_BF16] && fits(args));
+}
+
 /* ---- the image's part */
 
 /* Of a pass from x to y */
@@ -75,6 +82,33 @@ static Axis backward_axis(const ConvAttr *c, int d, int64_t x, int64_t y, int64_
     return a;
 }
 
+/* How many numbers of a patch, from number k on, lie one after the other in the image: channels of a tap, or, where neighbouring
+ * taps meet neighbouring pixels, of a row of taps. So the patches of an image of few channels are copied in few pieces. */
+static int64_t joined(const Walk *w, int64_t k) {
+    const int64_t run = w->channels * (w->axis[1].step == 1 ? w->axis[1].taps : 1);
+    return run - k % run;
+}
+
+/* A piece of patches of neighbouring pixels of one line of the image: `len` numbers of each of `rows` rows, from number `first` of
+ * the line on, `step` apart; numbers outside of [0, line) are the padding. */
+typedef struct Strip { int64_t first, step, line, len, rows; } Strip;
+
+/* The first row that begins at number `from` of the line, or after it */
+static int64_t row_from(const Strip *s, int64_t from) {
+    return from <= s->first ? 0 : min_i64(s->rows, div_up(from - s->first, s->step));
+}
+
+/* Rows from `begin` on, that meet the padding: number by number, those that lie in the line */
+static void padded_rows(const Strip *s, const View *v, int64_t at, int64_t begin, int64_t end, float *to, int64_t to_step) {
+    for (int64_t r = begin; r < end; r++) {
+        const int64_t first = s->first + r * s->step;
+        const int64_t skip = min_i64(s->len, max_i64(0, -first)), n = max_i64(0, min_i64(s->len, s->line - first) - skip);
+        float *here = to + r * to_step;
+        memset(here, 0, (size_t)s->len * sizeof *here);
+        if (n) gemm_copy(v->dtype, v->data, at + first + skip, 0, 1, n, here + skip, to_step);
+    }
+}
+
 /* to[r][0 .. n) = numbers [at, at + n) of the patches of rows [row, row + rows), for each row r */
 static void patches(const Walk *w, int64_t row, int64_t rows, int64_t at, int64_t n, float *to, int64_t to_step) {
     const Axis *down = &w->axis[0], *across = &w->axis[1];
@@ -82,25 +116,22 @@ static void patches(const Walk *w, int64_t row, int64_t rows, int64_t at, int64_
     const int64_t c = w->channels;
     for (int64_t k = at, len; k < at + n; k += len) {
         const int64_t tap = k / c;
-        len = min_i64(c - k % c, at + n - k);
+        len = min_i64(joined(w, k), at + n - k);
         for (int64_t r = row, run; r < row + rows; r += run) {
             const int64_t line = r / across->rows, first = r % across->rows;
             run = min_i64(across->rows - first, row + rows - r);
             const int64_t i = line % down->rows * down->stride + down->first + tap / across->taps * down->step;
             const int64_t j = first * across->stride + across->first + tap % across->taps * across->step;
+            const bool meets = i >= 0 && i < down->size; /* else all is padding: a line of no numbers */
+            const Strip s = {j * c + k % c, across->stride * c, meets ? across->size * c : 0, len, run};
+            const int64_t image = (line / down->rows * down->size + i) * across->size * c; /* where the line begins */
             float *here = to + (r - row) * to_step + (k - at);
-            /* the rows that meet a pixel: [begin, end) of this run */
-            int64_t begin = 0, end = 0;
-            if (i >= 0 && i < down->size) {
-                begin = j < 0 ? min_i64(run, div_up(-j, across->stride)) : 0;
-                end = j < across->size ? max_i64(begin, min_i64(run, div_up(across->size - j, across->stride))) : begin;
-            }
-            for (int64_t q = 0; q < run; q += q == begin && end > begin ? end - begin : 1)
-                if (q < begin || q >= end) memset(here + q * to_step, 0, (size_t)len * sizeof *here);
-            const int64_t sample = line / down->rows, pixel = (sample * down->size + i) * across->size + j;
+            const int64_t begin = row_from(&s, 0), end = max_i64(begin, row_from(&s, s.line - len + 1));
+            padded_rows(&s, v, image, 0, begin, here, to_step);
             if (end > begin)
-                gemm_copy(v->dtype, v->data, (pixel + begin * across->stride) * c + k % c, across->stride * c, end - begin,
-                          len, here + begin * to_step, to_step);
+                gemm_copy(v->dtype, v->data, image + s.first + begin * s.step, s.step, end - begin, len, here + begin * to_step,
+                          to_step);
+            padded_rows(&s, v, image, end, run, here, to_step);
         }
     }
 }
@@ -122,7 +153,7 @@ static void tap_columns(const Gemm *g, int64_t column, int64_t columns, int64_t 
         const int64_t t = k / o, i = down->tap + t / across->taps * down->tap_step;
         const int64_t j = across->tap + t % across->taps * across->tap_step;
         len = min_i64(o - k % o, at + depth - k);
-        gemm_copy(w->w->dtype, w->w->data, k % o * step + (i * kw + j) * g->n + column, step, len, columns, to, GEMM_COLUMNS);
+        gemm_copy(g->b.type, g->b.at, k % o * step + (i * kw + j) * g->n + column, step, len, columns, to, GEMM_COLUMNS);
     }
 }
 
@@ -182,6 +213,12 @@ static GemmMatrix matrix_of(const View *v, int64_t stride, bool is_transposed) {
     return (GemmMatrix){v->dtype, v->data, stride, is_transposed};
 }
 
+static GemmMatrix weights_of(const KArgs *args, const View *w, int64_t stride, bool is_transposed) {
+    GemmMatrix m = matrix_of(w, stride, is_transposed);
+    if (product_rounds_weight(args)) m.type = GEMM_F32_AS_BF16;
+    return m;
+}
+
 /* Are the sums made where the result lies? */
 static bool is_direct(const KArgs *args, const Walk *w) {
     return args->out[0].dtype == DT_F32 && w->axis[0].place_step == 1 && w->axis[1].place_step == 1;
@@ -198,10 +235,10 @@ static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
         g.a = matrix_of(p.y, outputs, true), g.b = matrix_of(p.x, numbers, false);
     } else if (is_dx(args->kind)) {
         g.m = p.y->count / outputs, g.n = numbers, g.k = outputs, g.leave = leave_dx;
-        g.a = matrix_of(p.y, outputs, false), g.b = matrix_of(p.w, numbers, false);
+        g.a = matrix_of(p.y, outputs, false), g.b = weights_of(args, p.w, numbers, false);
     } else {
         g.m = p.y->count / outputs, g.n = outputs, g.k = numbers, g.leave = leave_y;
-        g.a = matrix_of(p.x, numbers, false), g.b = matrix_of(p.w, numbers, true);
+        g.a = matrix_of(p.x, numbers, false), g.b = weights_of(args, p.w, numbers, true);
     }
     for (int d = 0; d < 2; d++) w->axis[d] = (Axis){.place_step = 1};
     if (is_conv(args->kind)) {

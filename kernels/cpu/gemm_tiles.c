@@ -16,11 +16,23 @@ INLINE R f16_lanes(Bits h) {
     return (R)((Bits)((R)a * 0x1p112f) | special | (h & 0x8000) << 16);
 }
 
+/* Lane by lane what rounding to bf16 does, bf16_from_f32 (dtype.h) */
+INLINE R bf16_lanes(R v) {
+    const Bits u = (Bits)v, nan = (Bits)((u & 0x7fffffff) > 0x7f800000);
+    return (R)(((nan & (u | 0x400000)) | (~nan & (u + 0x7fff + (u >> 16 & 1)))) & 0xffff0000);
+}
+
 /* GEMM_LANES numbers from element `at` on */
 INLINE R take(DType t, const void *from, int64_t at) {
     if (t == DT_F32) return *(const R *)((const float *)from + at);
+    if (t == GEMM_F32_AS_BF16) return bf16_lanes(*(const R *)((const float *)from + at));
     const Bits h = __builtin_convertvector(*(const Halves *)((const uint16_t *)from + at), Bits);
     return t == DT_BF16 ? (R)(h << 16) : f16_lanes(h);
+}
+
+/* Number `at` alone */
+INLINE float take_one(DType t, const void *from, int64_t at) {
+    return t == GEMM_F32_AS_BF16 ? dtype_round(DT_BF16, ((const float *)from)[at]) : dtype_load(t, from, (size_t)at);
 }
 
 /* Rows lie far apart, so that no processor guesses which lines of memory are needed next: those of a later row are asked for,
@@ -28,7 +40,7 @@ INLINE R take(DType t, const void *from, int64_t at) {
 enum { ROWS_AHEAD = 16, LINE = 16 /* numbers, at least */, LINES_AHEAD = 4 };
 
 INLINE void ask_for(DType t, const void *from, int64_t at) {
-    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at * (t == DT_F32 ? 4 : 2)));
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at * (t == DT_F32 || t == GEMM_F32_AS_BF16 ? 4 : 2)));
 }
 
 INLINE void copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t to_step,
@@ -42,7 +54,9 @@ INLINE void copy(DType t, const void *from, int64_t at, int64_t step, int64_t ro
             *(R *)(here + GEMM_LANES) = take(t, from, at + i + GEMM_LANES);
         }
         if (i + GEMM_LANES <= n) *(R *)here = take(t, from, at + i), i += GEMM_LANES, here += GEMM_LANES;
-        for (; i < n; i++) *here++ = dtype_load(t, from, (size_t)(at + i));
+        /* the last ones of a row that lies together, and some of those before them once more */
+        if (i < n && panel == GEMM_COLUMNS && n >= GEMM_LANES) *(R *)(to + n - GEMM_LANES) = take(t, from, at + n - GEMM_LANES), i = n;
+        for (; i < n; i++) *here++ = take_one(t, from, at + i);
     }
 }
 
@@ -51,7 +65,8 @@ INLINE void copy(DType t, const void *from, int64_t at, int64_t step, int64_t ro
     switch (type) {                                             \
     case DT_F32: { const DType t = DT_F32; call; } break;       \
     case DT_BF16: { const DType t = DT_BF16; call; } break;     \
-    default: { const DType t = DT_F16; call; }                  \
+    case DT_F16: { const DType t = DT_F16; call; } break;       \
+    default: { const DType t = GEMM_F32_AS_BF16; call; }        \
     }
 
 FUSED void gemm_copy(DType type, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t to_step) {
@@ -149,7 +164,7 @@ INLINE void turn(DType t, const void *from, int64_t at, int64_t step, int64_t ro
             else turn_part(t, from, place, step, false, rows - i, n - j, here, to_step);
         }
     for (int64_t j = whole; j < n; j++)
-        for (int64_t i = 0; i < rows; i++) to[j * to_step + i] = dtype_load(t, from, (size_t)(at + i * step + j));
+        for (int64_t i = 0; i < rows; i++) to[j * to_step + i] = take_one(t, from, at + i * step + j);
 }
 
 /* Rows of a panel are a constant apart: so places in them need no registers. */

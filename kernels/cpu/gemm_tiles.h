@@ -19,6 +19,9 @@ enum { GEMM_COLUMNS = 2 * GEMM_LANES, GEMM_DEPTH = 256 };
 /* From a row of a to the next one: a cache line more than it has, since all rows might otherwise share sets of the cache */
 enum { GEMM_STEP = GEMM_DEPTH + 16 };
 
+/* In place of the type of a factor's numbers: fp32 ones, which are rounded to bf16 as they are read */
+#define GEMM_F32_AS_BF16 DT_COUNT
+
 /* `rows` rows of n numbers of type t, from element `at` on and `step` elements apart, as fp32, rows to_step apart. */
 void gemm_copy(DType t, const void *from, int64_t at, int64_t step, int64_t rows, int64_t n, float *to, int64_t to_step);
 /* The same, as columns of panels: GEMM_COLUMNS numbers of a row lie in each, rows GEMM_COLUMNS apart, panels `panel`. */

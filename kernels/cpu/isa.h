@@ -16,6 +16,7 @@ typedef struct CpuKernels {
     KernelRun *const *run;          /* by OpKind */
     KernelPrepare *const *prepare;
     KernelOverwrites *const *overwrites;    /* NULL where ops.def does not ask */
+    bool (*rounds)(const KArgs *);  /* product_rounds (gemm_ops.h) */
     KernelRelease *release;         /* of what prepare made */
     bool (*computes)(dnnl_engine_t, DType); /* prim_computes (onednn.h) */
 } CpuKernels;

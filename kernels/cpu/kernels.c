@@ -1,5 +1,6 @@
 /* kernels.c: the table of a set of kernels (isa.h). The Makefile defines ISA, the set's name. */
 #include "cpu.h"
+#include "gemm_ops.h"
 #include "isa.h"
 #include "onednn.h"
 
@@ -23,4 +24,4 @@ static KernelOverwrites *const overwrites[OP_KIND_COUNT] = {
 
 #define TABLE_OF(isa) cpu_kernels_##isa
 #define TABLE(isa) TABLE_OF(isa)
-const CpuKernels TABLE(ISA) = {runs, prepares, overwrites, kernel_state_release, prim_computes};
+const CpuKernels TABLE(ISA) = {runs, prepares, overwrites, product_rounds, kernel_state_release, prim_computes};

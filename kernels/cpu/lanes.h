@@ -66,11 +66,18 @@ INLINE V load_as(DType t, const void *p, int64_t at) {
     return (V)(__builtin_convertvector(*(const LaneHalves *)((const uint16_t *)p + at), LaneBits) << 16);
 }
 
-INLINE void store_as(DType t, void *p, int64_t at, V v) {
+/* Lane by lane the bits of a number in bf16 */
+INLINE LaneBits lanes_bf16(V v) {
     const LaneBits u = (LaneBits)v, nan = (LaneBits)((u & 0x7fffffff) > 0x7f800000), kept = u >> 16;
     const LaneBits rounded = (u + 0x7fff + (kept & 1)) >> 16;
+    return (nan & (kept | 0x40)) | (~nan & rounded);
+}
+
+INLINE V lanes_rounded(V v) { return (V)(lanes_bf16(v) << 16); }
+
+INLINE void store_as(DType t, void *p, int64_t at, V v) {
     if (t == DT_F32) store((float *)p + at, v);
-    else *(LaneHalves *)((uint16_t *)p + at) = __builtin_convertvector((nan & (kept | 0x40)) | (~nan & rounded), LaneHalves);
+    else *(LaneHalves *)((uint16_t *)p + at) = __builtin_convertvector(lanes_bf16(v), LaneHalves);
 }
 
 #endif

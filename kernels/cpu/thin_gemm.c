@@ -20,13 +20,14 @@ enum { LANES = 4, DOTS = 2, WIDE = 4, SUMS = 4 };
 typedef float R __attribute__((vector_size(4 * LANES), aligned(4), may_alias)); /* may start at any float */
 typedef uint32_t Places __attribute__((vector_size(4 * LANES)));
 
-/* The short factor b (n, k), and the long one, or the result, with m rows of k. turned: few samples, not few outputs */
+/* The short factor b (n, k), and the long one, or the result, with m rows of k. turned: few samples, not few outputs. rounds: b is a
+ * weight in fp32, which is rounded */
 typedef struct Thin {
     const KArgs *args;
     const View *a, *b, *dy;
     int64_t m, n, k;
     int64_t blocks, rows, chunks, columns; /* blocks of so many rows; chunks, or tiles, of so many columns */
-    bool turned;
+    bool turned, rounds;
 } Thin;
 
 /* Few outputs go first. Of 16 bits oneDNN multiplies twice as many numbers at a time. */
@@ -37,7 +38,7 @@ static bool thin_of(const KArgs *args, Thin *t) {
     const bool few_outputs = outputs <= THIN && args->kind != OP_linear_dw;
     const bool few_rows = rows <= THIN && wide && args->kind != OP_linear_dx;
     if (!few_outputs && !few_rows) return false;
-    *t = (Thin){.args = args, .a = p.x, .b = p.w, .dy = p.y, .m = rows, .n = outputs, .k = inputs, .turned = !few_outputs};
+    *t = (Thin){.args = args, .a = p.x, .b = p.w, .dy = p.y, .m = rows, .n = outputs, .k = inputs, .turned = !few_outputs, .rounds = product_rounds_weight(args)};
     if (t->turned) t->a = p.w, t->b = p.x, t->m = outputs, t->n = rows;
     t->rows = ROWS;
     t->columns = TILE;
@@ -87,11 +88,18 @@ INLINE void tile_put(DType t, void *to, int64_t at, int64_t n, const float *from
         for (int64_t i = 0; i < n; i++) dtype_store(t, to, (size_t)(at + i), from[i]);
 }
 
+INLINE void tile_round(float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_BF16, x[i]);
+}
+
 /* The short factor's columns [col, col + n). Rows that lie 4 KiB apart would share a few places of the first cache: they
  * are copied. */
 INLINE void short_tile(const Thin *t, int64_t col, int64_t n, float (*buffer)[TILE], const float **tile) {
     const bool copies = t->args->kind != OP_linear && t->k % 1024 == 0;
-    for (int64_t j = 0; j < t->n; j++) tile[j] = tile_get(t->b->dtype, t->b->data, j * t->k + col, n, copies, buffer[j]);
+    for (int64_t j = 0; j < t->n; j++) {
+        tile[j] = tile_get(t->b->dtype, t->b->data, j * t->k + col, n, copies || t->rounds, buffer[j]);
+        if (t->rounds) tile_round(buffer[j], n);
+    }
 }
 
 /* ---- y: dot products of rows, by blocks of ROWS rows of the long factor and chunks of columns */

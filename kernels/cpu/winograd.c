@@ -71,8 +71,9 @@ static Conv conv_of(const KArgs *args) {
     const View *x = dx ? p.y : p.x, *y = dx ? p.x : p.y, *w = p.w;
     int64_t inputs = w->shape.dim[1];
     Conv c = {.x = image(x, dx ? 2 - pad[0] : pad[0], dx ? 2 - pad[1] : pad[1]), .y = image(y, 0, 0),
-              .w = {w->dtype, w->data, 0, 9 * inputs, 1, inputs}, .threads = ((CpuDevice *)args->device)->threads};
-    if (dx) c.w = (Filters){w->dtype, w->data, 8 * inputs, 1, 9 * inputs, -inputs};
+              .w = {w->dtype, w->data, 0, 9 * inputs, 1, inputs, false}, .threads = ((CpuDevice *)args->device)->threads};
+    if (dx) c.w = (Filters){w->dtype, w->data, 8 * inputs, 1, 9 * inputs, -inputs, false};
+    c.w.rounds = product_rounds_weight(args);
     c.high = div_up(c.y.h, 2);
     c.wide = div_up(c.y.w, 2);
     c.tiles = y->shape.dim[0] * c.high * c.wide;

@@ -175,19 +175,20 @@ FUSED void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const fl
 /* ---- weights */
 
 /* One tap of LANES outputs, the first one element `at` */
-INLINE V filter_lanes(DType t, const void *w, int64_t at, int64_t stride) {
+INLINE V filter_lanes(DType t, bool rounds, const void *w, int64_t at, int64_t stride) {
     V v = {0};
-    if (stride == 1) return load_as(t, w, at);
-    for (int l = 0; l < LANES; l++) v[l] = dtype_load(t, w, (size_t)(at + l * stride));
-    return v;
+    if (stride == 1) v = load_as(t, w, at);
+    else
+        for (int l = 0; l < LANES; l++) v[l] = dtype_load(t, w, (size_t)(at + l * stride));
+    return rounds ? lanes_rounded(v) : v;
 }
 
-INLINE void filters(DType t, const Filters *w, int64_t output, int64_t input, int64_t n, float *u, int64_t inputs) {
+INLINE void filters(DType t, bool rounds, const Filters *w, int64_t output, int64_t input, int64_t n, float *u, int64_t inputs) {
     for (int64_t i = input; i < input + n; i++)
         for (int c = 0; c < PANEL; c += LANES) {
             V g[9], half[12], v[POINTS];
             const int64_t from = w->first + (output + c) * w->output + i * w->input;
-            for (int k = 0; k < 9; k++) g[k] = filter_lanes(t, w->at, from + k * w->tap, w->output);
+            for (int k = 0; k < 9; k++) g[k] = filter_lanes(t, rounds, w->at, from + k * w->tap, w->output);
             for (int j = 0; j < 3; j++) filter_broadcast(g + j, 3, half + j, 3);
             for (int k = 0; k < 4; k++) filter_broadcast(half + 3 * k, 1, v + 4 * k, 1);
             points_store(v, u + i * PANEL + c, point_stride(inputs, PANEL));
@@ -196,8 +197,9 @@ INLINE void filters(DType t, const Filters *w, int64_t output, int64_t input, in
 
 FUSED void tiles_filters(const Filters *w, int64_t output, int64_t input, int64_t n, float *u, int64_t inputs) {
     assert(input + n <= inputs);
-    if (w->type == DT_F32) filters(DT_F32, w, output, input, n, u, inputs);
-    else filters(DT_BF16, w, output, input, n, u, inputs);
+    if (w->rounds) filters(DT_F32, true, w, output, input, n, u, inputs);
+    else if (w->type == DT_F32) filters(DT_F32, false, w, output, input, n, u, inputs);
+    else filters(DT_BF16, false, w, output, input, n, u, inputs);
 }
 
 INLINE void filter_gradients(DType t, const Filters *dw, int64_t output, int64_t outputs, int64_t input, int64_t inputs,

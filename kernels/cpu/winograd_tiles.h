@@ -48,8 +48,8 @@ void tiles_gradients(const Image *dy, const Tiles *t, int64_t first, int64_t cha
 void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const float *b, bool multiply, const float *m, int64_t rows);
 
 /* Weights as (output, input, tap), the first one element `first`, with strides in elements; a tap stride below 0: rotated
- * by 180 degrees */
-typedef struct Filters { DType type; void *at; int64_t first, output, input, tap; } Filters;
+ * by 180 degrees; rounds: fp32 ones are rounded to bf16 as they are read */
+typedef struct Filters { DType type; void *at; int64_t first, output, input, tap; bool rounds; } Filters;
 /* Rows [input, input + n) of u (inputs, 32), of 32 outputs from `output` on */
 void tiles_filters(const Filters *w, int64_t output, int64_t input, int64_t n, float *u, int64_t inputs);
 /* a (outputs, inputs) -> dw's filters from (output, input) on; dw's inputs lie side by side */

@@ -231,6 +231,58 @@ static void check_over(const char *name, const KArgs *as, ActFn act, Operand *t)
     free(workspace);
 }
 
+static KArgs args_of(OpKind kind, int pass, const Attr *attr, const Operand *t) {
+    KArgs args = {.kind = kind, .attr = attr, .device = device};
+    for (int k = 0; k < OPERANDS; k++)
+        if (place[pass][k] >= 0 && t[k].block) *arg(&args, place[pass][k]) = t[k].view;
+    return args;
+}
+
+/* Does the device round a weight in fp32 in place of reading a copy of it? Then the exact numbers are those. */
+static bool rounds_weight(OpKind kind, int pass, const Attr *attr, Operand *t) {
+    if (pass == DW || t[W].view.dtype != DT_F32 || dtype_size(t[X].view.dtype) != 2) return false;
+    const KArgs args = args_of(pass == TRANSPOSE ? OP_conv2d_dx : kind, pass, attr, t);
+    if (!device->table->rounds(device, &args)) return false;
+    for (int64_t i = 0; i < t[W].view.count; i++) t[W].exact[i] = (double)dtype_round(t[X].view.dtype, (float)t[W].exact[i]);
+    return true;
+}
+
+static bool run_for(OpKind kind, int pass, const Attr *attr, size_t limit, Operand *t) {
+    KArgs args = args_of(kind, pass, attr, t);
+    Err e;
+    if (device->table->prepare(device, &args, limit, &args.state, &args.workspace_bytes, &e)) return ok(0, "prepare: %s", e.text);
+    args.workspace = must(aligned_alloc(LINE, align_up(args.workspace_bytes, LINE)));
+    const int code = device->table->run(device, &args, &e);
+    free(args.workspace);
+    return !code || ok(0, "run: %s", e.text);
+}
+
+/* A weight in fp32 gives the bits that its copy gives, also where it is no number, too large for 16 bits, or between two numbers. */
+static void check_copy(const char *name, OpKind kind, int pass, const Attr *attr, size_t limit, Operand *t) {
+    uint32_t *w = t[W].view.data;
+    for (int64_t i = 0; i < t[W].view.count; i += 5) w[i] = (w[i] & 0xffff0000) | 0x8000;
+    w[0] = 0x7f800001, w[t[W].view.count / 2] = 0x7f7fffff;
+    Operand copies[OPERANDS];
+    memcpy(copies, t, sizeof copies);
+    copies[W] = operand_new(t[W].view.shape, t[X].view.dtype, t[W].view.channels_last);
+    for (int64_t i = 0; i < t[W].view.count; i++)
+        dtype_store(copies[W].view.dtype, copies[W].view.data, (size_t)i, dtype_load(DT_F32, w, (size_t)i));
+    bool same = run_for(kind, pass, attr, limit, copies);
+    for (int k = 0; k < OPERANDS; k++)
+        if (place[pass][k] >= OP_IN && t[k].block) {
+            memcpy(t[k].copy, t[k].view.data, t[k].bytes);
+            memset(t[k].view.data, 0xFF, t[k].bytes);
+        }
+    same &= run_for(kind, pass, attr, limit, t);
+    for (int k = 0; k < OPERANDS; k++)
+        if (place[pass][k] >= OP_IN && t[k].block) same &= !memcmp(t[k].copy, t[k].view.data, t[k].bytes);
+    ok(same, "%s: as with a copy of w in 16 bits", name);
+    operand_free(&copies[W]);
+}
+
+/* How many passes have rounded a weight */
+static int met_rounded[PASSES];
+
 /* terms: of the sums in y, dx, dw, dx; t[k].block NULL: absent; *own: must the op not be oneDNN's? NULL: it may be */
 static void check_pass(const char *name, OpKind kind, int pass, const Attr *attr, size_t limit, Operand *t,
                        const int64_t *terms, ActFn act, double slope, const bool *own) {
@@ -300,6 +352,8 @@ static const ConvCase convs[] = {
     {"1x1 gelu", {2, 24, 5, 5, 17, 1, 1, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU, 4 << 20},
     {"3x3 hardtanh", {2, 8, 6, 7, 9, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_HARDTANH, 4 << 20},
     {"3x3 relu6, stride 2", {2, 8, 6, 7, 9, 3, 3, {2, 2}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU6, 4 << 20},
+    {"7x7 of pictures, stride 2", {2, 3, 17, 23, 19, 7, 7, {2, 2}, {3, 3, 3, 3}, {1, 1}, 1}, true, ACT_RELU, 4 << 20},
+    {"wider than the image", {3, 2, 4, 3, 9, 3, 9, {1, 1}, {1, 4, 1, 4}, {1, 1}, 1}, true, ACT_NONE, 4 << 20},
     {"whole image, gelu_tanh", {2, 3, 6, 6, 5, 6, 6, {1, 1}, {0}, {1, 1}, 1}, true, ACT_GELU_TANH, 4 << 20},
 };
 
@@ -388,6 +442,7 @@ static void test_conv(const ConvCase *c, const Types *types_of, int pass, ActFn 
                            operand_new(shape4(d->n, d->o, oh, ow), types_of->t[Y], true), {.block = NULL}};
     if (c->bias) t[B] = operand_new(shape1(pass == DX_ACT || pass == TRANSPOSE ? d->c : d->o), types_of->t[B], false);
     if (pass == DX_ACT) t[S] = operand_new(x, types_of->t[X], true);
+    const bool rounds = rounds_weight(kinds[pass], pass, &attr, t);
     if (pass == FORWARD) ref_conv2d(t[Y].exact, t[X].exact, t[W].exact, t[B].exact, d);
     else if (pass == DW) ref_conv2d_dw(t[W].exact, t[B].exact, t[X].exact, t[Y].exact, d);
     else ref_conv2d_dx(t[X].exact, t[Y].exact, t[W].exact, d);
@@ -397,6 +452,7 @@ static void test_conv(const ConvCase *c, const Types *types_of, int pass, ActFn 
     char name[96];
     snprintf(name, sizeof name, "%s %s, %s, f %d", op_info(kinds[pass])->name, c->name, types_of->name, act);
     check_pass(name, kinds[pass], pass, &attr, c->limit, t, terms, act, attr.conv.fused.slope, own);
+    if (rounds) check_copy(name, kinds[pass], pass, &attr, c->limit, t), met_rounded[pass]++;
     for (int k = 0; k < OPERANDS; k++) operand_free(&t[k]);
 }
 
@@ -438,6 +494,7 @@ static void test_linear(const LinearCase *c, const Types *types_of, int pass, Ac
                            operand_new(shape2(c->n, c->o), types_of->t[Y], false), {.block = NULL}};
     if (c->bias) t[B] = operand_new(shape1(pass == DX_ACT ? c->i : c->o), types_of->t[B], false);
     if (pass == DX_ACT) t[S] = operand_new(shape2(c->n, c->i), types_of->t[X], false);
+    const bool rounds = rounds_weight(kinds[pass], pass, &attr, t);
     if (pass == FORWARD) ref_linear(t[Y].exact, t[X].exact, t[W].exact, t[B].exact, c->n, c->i, c->o);
     else if (pass == DW) ref_linear_dw(t[W].exact, t[B].exact, t[X].exact, t[Y].exact, c->n, c->i, c->o);
     else ref_linear_dx(t[X].exact, t[Y].exact, t[W].exact, c->n, c->i, c->o);
@@ -446,6 +503,7 @@ static void test_linear(const LinearCase *c, const Types *types_of, int pass, Ac
     snprintf(name, sizeof name, "%s %s, %s, f %d", op_info(kinds[pass])->name, c->name, types_of->name, act);
     const bool own = is_own_linear(c, pass), wide = types_of == types;
     check_pass(name, kinds[pass], pass, &attr, 4 << 20, t, terms, act, attr.linear.fused.slope, wide ? &own : NULL);
+    if (rounds) check_copy(name, kinds[pass], pass, &attr, 4 << 20, t), met_rounded[pass]++;
     for (int k = 0; k < OPERANDS; k++) operand_free(&t[k]);
 }
 
@@ -666,6 +724,8 @@ int main(void) {
     const bool narrow = has_isa(dnnl_cpu_isa_avx512_core_bf16);
     ok(met_over[DT_F32][BY_OWN] && met_over[DT_BF16][BY_OWN] && met_over[DT_F16][BY_OWN] && met_over[DT_F16][BY_COPY] &&
        met_over[DT_F32][BY_BITS] && (!narrow || met_over[DT_BF16][BY_BITS]), "dx has overwritten s in every way");
+    for (int pass = FORWARD; pass < TRANSPOSE; pass++)
+        ok(!met_rounded[pass] == (pass == DW), "weights in fp32 were rounded in pass %d", pass);
     device->table->close(device);
     return tap_done();
 }

@@ -4,6 +4,9 @@
 #include "math/quantized.h"
 #include "program/rule.h"
 
+/* Of the type of the other factor, or fp32, which is then rounded to it (ops.def's ROUNDED). */
+static bool weight_fits(const Buf *w, const Buf *factor) { return w->dtype == factor->dtype || w->dtype == DT_F32; }
+
 /* x (N, C, H, W), w (O, C / groups, KH, KW), y (N, O, OH, OW), also with L or K in place of the last two dimensions */
 static bool conv_fits(const Buf *x, const Buf *w, const Buf *y, const ConvAttr *a) {
     const Shape in = program_shape(x), filter = program_shape(w), out = program_shape(y);
@@ -69,13 +72,13 @@ static void product_gradient(Gradients *g, const Op *forward, int dy, OpKind dx,
 
 static bool conv2d_fits(const Operands *o) {
     const Buf *x = o->conv2d.x, *w = o->conv2d.w, *y = o->conv2d.y;
-    return conv_fits(x, w, y, &o->attr->conv) && x->dtype == w->dtype && x->dtype == y->dtype;
+    return conv_fits(x, w, y, &o->attr->conv) && weight_fits(w, x) && x->dtype == y->dtype;
 }
 
 static bool conv2d_dx_fits(const Operands *o) {
     const Buf *dy = o->conv2d_dx.dy, *w = o->conv2d_dx.w, *dx = o->conv2d_dx.dx;
     const ConvAttr *a = &o->attr->conv;
-    return conv_fits(dx, w, dy, a) && dx->dtype == w->dtype && dx_fits(dx, o->conv2d_dx.s, o->conv2d_dx.db, &a->fused);
+    return conv_fits(dx, w, dy, a) && weight_fits(w, dx) && dx_fits(dx, o->conv2d_dx.s, o->conv2d_dx.db, &a->fused);
 }
 
 static bool conv2d_dw_fits(const Operands *o) {
