@@ -415,7 +415,7 @@ static int collect(PlanItem *items, int n, Piece *piece, size_t *sum) {
     return m;
 }
 
-/* Begins from an earlier plan. What has grown needs as much more as the bound does; how far the plan was above it counts only where
+/* Begins from an earlier plan. Where scratch has grown at the peak, as much more is needed as the bound says; how far the plan was above it counts only where
  * a search would end as well. false: that is not enough, and the offsets are no plan. */
 static bool keep(Planner *p, const Plan *before) {
     Plan *plan = &p->plan;

@@ -30,8 +30,8 @@ typedef struct Plan {
     long searched;       /* steps of searches for it */
 } Plan;
 
-/* Fills the offsets of the n items, and *plan. before: NULL, or an earlier plan, of which only items that live at one time have
- * grown or are new. The others stay where they were, if those find room among them and the plan is as near its bound as the
+/* Fills the offsets of the n items, and *plan. before: NULL, or an earlier plan, in which only items that live at one time had other
+ * sizes, or were not there. The others stay where they were, if those find room among them and the plan is as near its bound as the
  * earlier one; else it counts for nothing. ERR_HOST_MEMORY; ERR_SCRIPT where the sum of the sizes does not fit in size_t. */
 int plan_build(PlanItem *items, int n, const Plan *before, Plan *plan, Err *e);
 /* ERR_INTERNAL where an item leaves the plan's height, or two items overlap in time and place; the text names them. */

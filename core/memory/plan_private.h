@@ -78,7 +78,8 @@ bool plan_outward(PlanItem *items, const Lives *l, size_t height, Window *window
  * that height, and still one afterwards. Where s has failed nothing is moved. */
 void plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height, Scratch *s);
 /* Gives those items such places, wherever they were; the others stay, or move up where `height` leaves room above before->height,
- * so that there is more at the time `peak`. false: one finds no room, and the items are no plan; or s has failed. */
+ * so that there is more at the time `peak`. false: one finds no room, or another one lies above `height`, and the items are no plan; or
+ * s has failed. */
 bool plan_keep(PlanItem *items, const Piece *piece, int n, const Plan *before, size_t height, int peak, Scratch *s);
 
 #endif

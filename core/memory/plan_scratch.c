@@ -139,8 +139,11 @@ static void widen(Walk *w, int time, size_t top, size_t bytes) {
 
 bool plan_keep(PlanItem *items, const Piece *piece, int n, const Plan *before, size_t height, int peak, Scratch *s) {
     Walk w = {.items = items, .piece = piece, .n = n, .height = height};
-    for (int i = 0; i < n; i++)
-        if (lives_once(&piece[i])) items[piece[i].item].offset = NOWHERE;
+    for (int i = 0; i < n; i++) {
+        size_t *offset = &items[piece[i].item].offset;
+        if (lives_once(&piece[i])) *offset = NOWHERE;
+        else if (*offset + piece[i].size > height) return false;
+    }
     if (!open_walk(&w, s)) return false;
     if (height > before->height) widen(&w, peak, before->height, height - before->height);
     return walk(&w);

@@ -32,11 +32,13 @@ static PlanItem item_of(const Placement *pl, bool host, int b) {
     return here ? (PlanItem){align_up(l->bytes, pl->alignment), l->first, l->last, 0} : (PlanItem){0};
 }
 
-/* May a plan of `now` begin from that of `before`? */
-static bool has_grown(const PlanItem *now, const PlanItem *before) {
-    if (!now->size || !before->size) return !before->size && now->first == now->last;
-    return now->first == before->first && now->last == before->last &&
-           (now->size == before->size || (now->size > before->size && now->first == now->last));
+/* Of an op alone, or not there */
+static bool is_scratch(const PlanItem *i) { return !i->size || i->first == i->last; }
+
+/* May a plan with `now` begin from one with `before`? */
+static bool may_follow(const PlanItem *now, const PlanItem *before) {
+    if (is_scratch(now) && is_scratch(before)) return true;
+    return now->size == before->size && now->first == before->first && now->last == before->last;
 }
 
 /* Places the temporaries after them, from where they were before, if that is known and may be. items[n_bufs] is scratch. */
@@ -46,7 +48,7 @@ static int place_temporary(const Placement *pl, PlanItem *items, const Memory *m
         items[b] = item_of(pl, m->host, b);
         if (!known) continue;
         const PlanItem was = item_of(before, m->host, b);
-        known = has_grown(&items[b], &was);
+        known = may_follow(&items[b], &was);
         if (was.size) items[b].offset = before->offsets[b] - *memory_of(before, m->host).persistent;
     }
     int code = plan_build(items, pl->n_bufs, known ? memory_of(before, m->host).plan : NULL, m->plan, e);

@@ -42,7 +42,8 @@ static Plan plan_of(const Gemm *g, Way way, int64_t room) {
     const int64_t all = div_up(g->n, GEMM_COLUMNS) * GEMM_COLUMNS;
     Plan p = {.way = way, .block = gemm_block_rows(g->m), .depth = g->k, .columns = all};
     if (way != WHOLE && way != PANELS) p.block = g->m;
-    /* All threads pack all of the factor that is not shared out: the smaller one, unless one would have an eighth more than its share. */
+    /* Each thread packs all of the factor that is not shared out. So the larger one is, unless a thread would have an eighth more of the
+     * rows than its share. */
     p.by_rows = g->m >= g->n && p.block < g->m && most_rows(g) * g->threads <= g->m + g->m / 8;
     if (way == PANELS) {
         const int64_t numbers = max_i64(room / g->threads, min_i64(room, OWN_PANEL));
