@@ -16,16 +16,15 @@ INLINE R f16_lanes(Bits h) {
     return (R)((Bits)((R)a * 0x1p112f) | special | (h & 0x8000) << 16);
 }
 
-/* Lane by lane what rounding to bf16 does, bf16_from_f32 (dtype.h) */
-INLINE R bf16_lanes(R v) {
-    const Bits u = (Bits)v, nan = (Bits)((u & 0x7fffffff) > 0x7f800000);
-    return (R)(((nan & (u | 0x400000)) | (~nan & (u + 0x7fff + (u >> 16 & 1)))) & 0xffff0000);
+INLINE R bf16_rounded(R v) {
+    const Bits u = (Bits)v;
+    return (R)(BF16_LANES(Bits, u) << 16);
 }
 
 /* GEMM_LANES numbers from element `at` on */
 INLINE R take(DType t, const void *from, int64_t at) {
     if (t == DT_F32) return *(const R *)((const float *)from + at);
-    if (t == GEMM_F32_AS_BF16) return bf16_lanes(*(const R *)((const float *)from + at));
+    if (t == GEMM_F32_AS_BF16) return bf16_rounded(*(const R *)((const float *)from + at));
     const Bits h = __builtin_convertvector(*(const Halves *)((const uint16_t *)from + at), Bits);
     return t == DT_BF16 ? (R)(h << 16) : f16_lanes(h);
 }

@@ -66,11 +66,14 @@ INLINE V load_as(DType t, const void *p, int64_t at) {
     return (V)(__builtin_convertvector(*(const LaneHalves *)((const uint16_t *)p + at), LaneBits) << 16);
 }
 
-/* Lane by lane the bits of a number in bf16 */
+/* Lane by lane the bits in bf16 of a number with the bits u, a variable that is a vector of type Bits */
+#define BF16_LANES(Bits, u)                                          \
+    (((Bits)((u & 0x7fffffff) > 0x7f800000) & (u >> 16 | 0x40)) |    \
+     (~(Bits)((u & 0x7fffffff) > 0x7f800000) & ((u + 0x7fff + (u >> 16 & 1)) >> 16)))
+
 INLINE LaneBits lanes_bf16(V v) {
-    const LaneBits u = (LaneBits)v, nan = (LaneBits)((u & 0x7fffffff) > 0x7f800000), kept = u >> 16;
-    const LaneBits rounded = (u + 0x7fff + (kept & 1)) >> 16;
-    return (nan & (kept | 0x40)) | (~nan & rounded);
+    const LaneBits u = (LaneBits)v;
+    return BF16_LANES(LaneBits, u);
 }
 
 INLINE V lanes_rounded(V v) { return (V)(lanes_bf16(v) << 16); }

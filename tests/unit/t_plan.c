@@ -123,7 +123,8 @@ static void test_begins_from(void) {
        "so they are where the earlier plan is noticeably above its bound");
 }
 
-/* Random lives, of which scratch grows, and shrinks in every third round: plans as low as without an earlier one, most of them with what lives longer as it was. */
+/* Random lives, of which scratch grows, or in every third round shrinks, too: plans are as low as without an earlier one, and in most
+ * of them what lives longer stays. */
 static void test_grows(void) {
     static PlanItem items[200], fresh[200];
     int bad = 0, higher = 0, kept = 0;
