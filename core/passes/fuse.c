@@ -9,17 +9,16 @@
  *                    which the next layer reads anyway, in place of the large one.
  *
  * This happens only if nothing else reads what lies between the two, and, for training, if the activation's gradient
- * follows from its output (ReLU, Sigmoid, Tanh; of mul the other way round). The values are the same. */
+ * follows from its output (ReLU, Sigmoid, Tanh; of mul the other way round). The values are the same. The border of an
+ * nn.Checkpoint may lie between the two: what crosses it is kept in any case, and is now the one output that there is. */
 #include "uses.h"
 
 #include <assert.h>
 
-/* The only op that reads the first output of op `i`, if both are in the same nn.Checkpoint. NO_OP: there is none, or
- * the output is the network's. */
+/* The only op that reads the first output of op `i`. NO_OP: there is none, or the output is the network's. */
 static int next_op(const Uses *u, int i) {
-    const Op *op = &u->p->ops[i];
-    int reader = op->out[0] == u->p->output ? NO_OP : uses_reader(u, op->out[0]);
-    return reader == NO_OP || u->p->ops[reader].region != op->region ? NO_OP : reader;
+    const int y = u->p->ops[i].out[0];
+    return y == u->p->output ? NO_OP : uses_reader(u, y);
 }
 
 /* A max pooling applies the ReLU `i` before it. */

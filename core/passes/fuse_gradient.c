@@ -5,8 +5,8 @@
  *   conv2d_dw w.grad b.grad = x y.grad.pre                               conv2d_dw w.grad, and b.grad from conv2d_dx
  *
  * Views may lie between the two; then s is read through the forward pass's own view of it. A sum of gradients between
- * them, or the border of an nn.Checkpoint, forbids the fusion. The product also makes the bias gradient, which is the
- * sum of what it writes anyway: that saves one more pass over it. */
+ * them forbids the fusion. The product also makes the bias gradient, which is the sum of what it writes anyway: that
+ * saves one more pass over it. */
 #include <assert.h>
 #include <string.h>
 
@@ -100,7 +100,7 @@ static void fuse_product(Fuse *f, int i) {
     bool forward = op->kind == OP_conv2d; /* a transposed convolution's dx: it applies activations, not their gradients */
     ActAttr *fused = forward ? NULL : attr_fused(op->kind, &op->attr);
     int maker, act_dx = fused ? next_after(f, i, &maker) : NO_OP;
-    if (act_dx == NO_OP || p->ops[act_dx].kind != OP_act_dx || p->ops[act_dx].region != op->region) return;
+    if (act_dx == NO_OP || p->ops[act_dx].kind != OP_act_dx) return;
     int saved = saved_as(f, p->ops[act_dx].in[1], op->out[0]);
     if (saved == NO_BUF) return;
     assert(!fused->act && op->in[2] == NO_BUF);

@@ -26,7 +26,6 @@ int gradient_buf_wanted(Gradients *g, int of) { return gradient_wanted(g, of) ? 
 Op *gradient_op(Gradients *g, OpKind kind, const Op *f) {
     Op *op = program_op(g->p, kind, f->path);
     op->attr = f->attr;
-    op->region = f->region;
     return op;
 }
 
