@@ -1,5 +1,5 @@
-/* apart.h: a network whose ops apply activations themselves trains as the same network whose ops do not, since the border of a
- * checkpoint keeps them apart: losses and all that a run keeps are equal bit for bit, in every precision. */
+/* apart.h: a network whose ops apply activations themselves trains as the same network whose ops do not, since
+ * something between keeps them apart: losses and all that a run keeps are equal bit for bit, in every precision. */
 #ifndef TEST_APART_H
 #define TEST_APART_H
 

@@ -53,17 +53,17 @@ static void test_kernels(Device *d) {
         }
 }
 
-/* ---- training: the border of a checkpoint keeps activation and product apart */
+/* ---- training: a rotation and its reverse keep activation and product apart */
 
 static const ApartNet nets[] = {
     {"a gated MLP", "Sequential{Flatten Mul{Sequential{Linear(432, 32) SiLU} Linear(432, 32)} Linear(32, 10)}",
-     "Sequential{Flatten Mul{Sequential{Linear(432, 32) Checkpoint{SiLU}} Linear(432, 32)} Linear(32, 10)}", 2},
+     "Sequential{Flatten Mul{Sequential{Linear(432, 32) SiLU Roll(1, 1) Roll(-1, 1)} Linear(432, 32)} Linear(32, 10)}", 2},
     {"the second factor, of images", "Sequential{Conv2d(3, 4, 3) Mul{Conv2d(4, 4, 1) Sequential{Conv2d(4, 4, 1) GELU}} Flatten Linear(400, 10)}",
-     "Sequential{Conv2d(3, 4, 3) Mul{Conv2d(4, 4, 1) Sequential{Conv2d(4, 4, 1) Checkpoint{GELU}}} Flatten Linear(400, 10)}", 2},
+     "Sequential{Conv2d(3, 4, 3) Mul{Conv2d(4, 4, 1) Sequential{Conv2d(4, 4, 1) GELU Roll(1, 1) Roll(-1, 1)}} Flatten Linear(400, 10)}", 2},
     {"an activation of each factor", "Sequential{Flatten Mul{Sequential{Linear(432, 32) SiLU} Sequential{Linear(432, 32) GELU}} Linear(32, 10)}",
-     "Sequential{Flatten Mul{Sequential{Linear(432, 32) Checkpoint{SiLU}} Sequential{Linear(432, 32) Checkpoint{GELU}}} Linear(32, 10)}", 2},
+     "Sequential{Flatten Mul{Sequential{Linear(432, 32) SiLU Roll(1, 1) Roll(-1, 1)} Sequential{Linear(432, 32) GELU Roll(1, 1) Roll(-1, 1)}} Linear(32, 10)}", 2},
     {"both factors of one tensor", "Sequential{Flatten Linear(432, 32) Mul{Identity SiLU} Linear(32, 10)}",
-     "Sequential{Flatten Linear(432, 32) Mul{Identity Checkpoint{SiLU}} Linear(32, 10)}", 2},
+     "Sequential{Flatten Linear(432, 32) Mul{Identity Sequential{SiLU Roll(1, 1) Roll(-1, 1)}} Linear(32, 10)}", 2},
 };
 
 static bool is_gated(const Op *op) { return op->kind == OP_mul && op->attr.mul.f.act; }

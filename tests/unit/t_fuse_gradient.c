@@ -39,7 +39,8 @@ static const struct { const char *what, *net; Found expected; } cases[] = {
      "Sequential{Flatten Linear(432, 20) Residual{Sequential{Linear(20, 9) ReLU Linear(9, 20)}}"
                                 " Linear(20, 10)}", {0, 1, 1}},
     {"the border of a checkpoint", "Sequential{Flatten Checkpoint{Sequential{Linear(432, 20) ReLU}} Linear(20, 10)}",
-     {1, 0, 0}},
+     {0, 1, 1}},
+    {"a border before the activation", "Sequential{Flatten Checkpoint{Linear(432, 20)} ReLU Checkpoint{Linear(20, 10)}}", {0, 1, 1}},
     {"inside a checkpoint",
      "Sequential{Flatten Checkpoint{Sequential{Linear(432, 20) GELU Linear(20, 20)}} Linear(20, 10)}",
      {0, 1, 1}},
