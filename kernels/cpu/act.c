@@ -230,6 +230,18 @@ bool act_has_bits(const ActAttr *f) {
     return two_slopes(f, value);
 }
 
+bool act_slopes_fit(const ActAttr *f, DType type) {
+    float value[2];
+    if (type == DT_F32) return true;
+    if (!two_slopes(f, value)) return false;
+    for (int k = 0; k < 2; k++) {
+        float kept;
+        dtype_store(type, &kept, 0, value[k]);
+        if (dtype_load(type, &kept, 0) != value[k]) return false;
+    }
+    return true;
+}
+
 /* Whole words, and what bits_slopes reads behind the last one */
 size_t act_bits_bytes(const View *s) { return (size_t)(s->count + WORD - 1) / WORD * sizeof(uint32_t) + sizeof(uint64_t); }
 

@@ -13,6 +13,8 @@ void act_dx_block(const ActAttr *f, float *dx, const float *dy, const float *s, 
 /* y[n] = f(x[n]), rounded as stored in that type; y may be x. */
 void act_rounded_block(const MulAttr *f, float *y, const float *x, int64_t n);
 
+/* Does the type have all values of f'? */
+bool act_slopes_fit(const ActAttr *f, DType type);
 /* Has f' two values only? Then act_bits keeps in act_bits_bytes which of them each element of s has: 1 bit for each, and
  * s may be overwritten. */
 bool act_has_bits(const ActAttr *f);

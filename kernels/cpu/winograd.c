@@ -122,10 +122,11 @@ typedef struct Run { const KArgs *args; Conv c; Plan p; Space s; int64_t first, 
 /* What is done to `n` elements from element `at` on, of `rows` neighbouring pixels */
 typedef void ElementsFn(const Run *r, int64_t at, int64_t n, int64_t rows, float *sums);
 
-/* Is dx's product multiplied onto the slopes, which lie in its place before it is made? So dx may have the storage of s. In 16
- * bits slopes would be rounded: there s is read after the product. */
+/* Is dx's product multiplied onto the slopes, which lie in its place before it is made? So dx may have the storage of s. Slopes
+ * that 16 bits would round are made of s after the product. */
 static bool slopes_first(const KArgs *args) {
-    return args->kind == OP_conv2d_dx && args->attr->conv.fused.act && args->out[0].dtype == DT_F32 && args->conv2d_dx.s.dtype == DT_F32;
+    const ActAttr *act = &args->attr->conv.fused;
+    return args->kind == OP_conv2d_dx && act->act && args->out[0].dtype == args->conv2d_dx.s.dtype && act_slopes_fit(act, args->out[0].dtype);
 }
 
 bool winograd_overwrites(const KArgs *args) { return slopes_first(args); }
@@ -133,18 +134,22 @@ bool winograd_overwrites(const KArgs *args) { return slopes_first(args); }
 /* Before dx is made: the slopes, in its place. */
 static void slope_elements(const Run *r, int64_t at, int64_t n, int64_t rows, float *sums) {
     (void)rows, (void)sums;
-    act_slope_block(&r->args->attr->conv.fused, (float *)r->c.y.at + at, (const float *)r->args->conv2d_dx.s.data + at, n);
+    const View *dx = &r->args->out[0];
+    float of_s[BLOCK], to[BLOCK], *slope = block_target(dx, at, to);
+    act_slope_block(&r->args->attr->conv.fused, slope, block_load(&r->args->conv2d_dx.s, at, n, of_s), n);
+    block_store(dx, at, n, slope);
 }
 
 /* When y or dx is made: applies the activation, or its gradient, and adds `rows` rows of dx to the sums of db. */
 static void finish_elements(const Run *r, int64_t at, int64_t n, int64_t rows, float *sums) {
     const KArgs *args = r->args;
     const ActAttr *act = &args->attr->conv.fused;
+    const bool done = args->kind == OP_conv2d_dx && (!act->act || slopes_first(args));
     float of_y[BLOCK], of_s[BLOCK], *y = block_load(&args->out[0], at, n, of_y);
     if (args->kind == OP_conv2d) act_block(act, y, y, n);
-    else if (act->act && !slopes_first(args)) act_dx_block(act, y, y, block_load(&args->conv2d_dx.s, at, n, of_s), n);
+    else if (!done) act_dx_block(act, y, y, block_load(&args->conv2d_dx.s, at, n, of_s), n);
     if (sums) sum_rows(sums, y, rows, n / rows);
-    block_store(&args->out[0], at, n, y);
+    if (!done) block_store(&args->out[0], at, n, y);
 }
 
 /* The group's channels of `pixels` neighbouring pixels, some rows or a part of one at a time */

@@ -167,9 +167,9 @@ INLINE void outputs(DType type, const Image *y, const Tiles *t, int64_t first, c
 }
 
 FUSED void tiles_outputs(const Image *y, const Tiles *t, int64_t first, const float *b, bool multiply, const float *m, int64_t rows) {
-    assert(t->n <= rows && first + PANEL <= y->c && (!multiply || y->type == DT_F32));
+    assert(t->n <= rows && first + PANEL <= y->c);
     if (y->type == DT_F32) outputs(DT_F32, y, t, first, b, multiply, m, rows);
-    else outputs(DT_BF16, y, t, first, b, false, m, rows);
+    else outputs(DT_BF16, y, t, first, b, multiply, m, rows);
 }
 
 /* ---- weights */

@@ -200,7 +200,8 @@ static bool has_two_slopes(ActFn f) {
 enum { BY_OWN, BY_COPY, BY_BITS, WAYS };
 static int met_over[DT_COUNT][WAYS];
 
-/* Own loops can write over s without more workspace, but for Winograd's in bf16, and linear layers' in fp32, whose sums are made in dx.
+/* Own loops can write over s without more workspace, but for Winograd's in bf16 where bf16 lacks a slope, and linear layers' in fp32,
+ * whose sums are made in dx.
  * oneDNN's products that are made in fp32 copies always can, and those that it writes into dx itself where the slopes can be kept
  * as bits. */
 static void check_over(const char *name, const KArgs *as, ActFn act, Operand *t) {
@@ -209,7 +210,8 @@ static void check_over(const char *name, const KArgs *as, ActFn act, Operand *t)
     const bool can = device->table->overwrites(device, &args, &more);
     const DType type = t[X].view.dtype;
     const int way = is_own(&args) ? BY_OWN : more ? BY_BITS : BY_COPY;
-    const bool may_refuse = is_own(&args) && (type == DT_BF16 || (type == DT_F32 && args.kind == OP_linear_dx));
+    const bool lacks = type == DT_BF16 && (act == ACT_LEAKY || act == ACT_HARDSIGMOID);
+    const bool may_refuse = is_own(&args) && (lacks || (type == DT_F32 && args.kind == OP_linear_dx));
     ok(can || !has_two_slopes(act) || may_refuse, "%s: may overwrite", name);
     if (is_own(&args)) ok(!more, "%s: without more workspace", name);
     else if (type == DT_F16) ok(can && !more, "%s: without more workspace", name);
