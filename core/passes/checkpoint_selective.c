@@ -14,11 +14,18 @@
 
 bool op_is_light(const Op *op) { return op->flops <= op->traffic && op->kind != OP_transfer; }
 
-/* How many ops must run again, one after the other, before `buf` is there in the backward pass. 0: it is there;
- * DEEPEST: it cannot be made by such ops. */
-static int depth_of(const Chain *c, const int *segment, const int *depth, int buf) {
+/* Is what no op has made there in the backward pass? A batch that this does not read is kept for a second run alone, which saves
+ * nothing unless it is smaller than the `bytes` that are made of it. */
+static bool is_there(const Chain *c, int root, size_t bytes) {
+    const Buf *b = &c->p->bufs[root];
+    return b->kind == BUF_PERSISTENT || (b->kind == BUF_INPUT && (c->saved[root] || b->bytes < bytes));
+}
+
+/* How many ops must run again, one after the other, before `buf`, of which `bytes` are made, is there in the backward pass. 0: it is
+ * there; DEEPEST: it cannot be made by such ops. */
+static int depth_of(const Chain *c, const int *segment, const int *depth, int buf, size_t bytes) {
     int root = program_root(c->p, buf), writer = c->writer[root];
-    if (writer == NO_OP) return c->p->bufs[root].kind == BUF_TEMP ? DEEPEST : 0;
+    if (writer == NO_OP) return is_there(c, root, bytes) ? 0 : DEEPEST;
     if (segment[writer] == ALONE) return depth[root];
     return segment[writer] == STORED && c->saved[root] ? 0 : DEEPEST;
 }
@@ -30,7 +37,7 @@ void chain_lighten(const Chain *c, int deep, int end, LightFn *light, int *segme
         int root = op->out[0] == NO_BUF ? NO_BUF : program_root(c->p, op->out[0]), most = 0;
         if (segment[i] != STORED || root == NO_BUF || c->writer[root] != i || !light(op)) continue;
         EACH_IN(op, k) {
-            int d = depth_of(c, segment, depth, op->in[k]);
+            int d = depth_of(c, segment, depth, op->in[k], c->p->bufs[root].bytes);
             if (d > most) most = d;
         }
         if (most >= deep) continue;
