@@ -1,8 +1,8 @@
 /* In-place: an output takes over an input's storage if ops.def, and where it says so the device, allows it and the input
  * dies at this op. Sums of gradients always do, as in PyTorch's autograd, and those over ranks. So does a product's dx,
  * which takes the place of the activation by whose slope it multiplies; the gradient of the weights has read that before
- * it, since the backward pass computes it first. With `marked`, so do activations whose layer says inplace = true, and a
- * loss's gradient, which replaces the network's output, or what its last layer has read. */
+ * it, since the backward pass computes it first. With `marked`, so do all other gradients of activations, which nobody sees, and
+ * activations whose layer says inplace = true. A loss's gradient replaces the network's output, or what its last layer has read. */
 #include <assert.h>
 
 #include "passes.h"
@@ -11,15 +11,11 @@
 /* Does the setting, or the layer, ask for it? */
 static bool asked_for(const Program *p, const Op *op, Inplace mode) {
     if (op->out[0] == NO_BUF) return false;
-    if (op->kind == OP_all_reduce || op_info(op->kind)->asks) return true;
-    if (op->kind == OP_add && p->bufs[op->out[0]].category == CAT_ACTIVATION_GRADIENTS) return true;
+    const bool gradient = p->bufs[op->out[0]].category == CAT_ACTIVATION_GRADIENTS;
+    if (op->kind == OP_all_reduce || op_info(op->kind)->asks || (op->kind == OP_add && gradient)) return true;
     if (mode != INPLACE_MARKED) return mode == INPLACE_ON;
-    if (op->kind == OP_mul_da || (op->kind == OP_mul && op->attr.mul.f.act && p->bufs[op->out[0]].category == CAT_ACTIVATION_GRADIENTS))
-        return true;
-    if (op->kind == OP_cross_entropy_dx || op->kind == OP_linear_cross_entropy_dx || op->kind == OP_element_loss_dx)
-        return true;
-    if (op->kind == OP_act || op->kind == OP_act_dx) return op->attr.act.inplace;
-    return (op->kind == OP_dropout || op->kind == OP_dropout_dx) && op->attr.drop.inplace;
+    if (gradient) return true;
+    return op->kind == OP_act ? op->attr.act.inplace : op->kind == OP_dropout && op->attr.drop.inplace;
 }
 
 /* May the first output of op `i` have the storage of its input `slot`? */
