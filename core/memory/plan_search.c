@@ -22,7 +22,7 @@
  * STEPS_PER_PAIR for each pair of blocks. To place every block once takes about STEPS_OF_PAIR for each: 1 ms for 700 blocks.
  * ROUND: attempts of a round. */
 enum { MOST_BLOCKS = 4000, MOST_ROUNDS = 16, ROUND = 16, STEPS = 20000, STEPS_PER_PAIR = 4, STEPS_OF_PAIR = 2 };
-#define CHANCE 0.1 /* by what part of itself chance may change a key, times the number of the round */
+#define CHANCE 0.2 /* by what part of itself chance may change a key, times the number of the round */
 
 typedef struct Block {
     size_t size, low;   /* low: its offset, once it is placed */
