@@ -18,7 +18,7 @@ enum { MOST_FIRST = 5 };
 /* How often a search is made again with a piece that lacked room beside what it found */
 enum { MOST_JOINED = 32 };
 /* Steps at most: of a search for what lives near the peak (a few milliseconds), and of all searches */
-enum { STEPS_NEAR_PEAK = 2000000, STEPS_OF_ALL = 100000000 };
+enum { STEPS_NEAR_PEAK = 2000000, STEPS_OF_ALL = 40000000 };
 
 typedef struct Planner {
     PlanItem *items;
