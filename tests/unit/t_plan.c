@@ -501,10 +501,10 @@ static void test_search(void) {
     ok(lowest == bound + 64, "which happens: %zu bytes alive, %zu bytes needed", bound, lowest);
 }
 
-/* Rectangles cut in pieces, each of which is then sliced in 5: the pieces are found again. Whether each slice is placed alone cannot
- * be tried in so few steps. */
+/* Rectangles cut in pieces, each of which is then sliced in 8: the pieces are found again, in fewer steps than it takes to
+ * try the slices one by one: so 39 of them are. */
 static void test_slices(void) {
-    enum { ROUNDS = 60, PIECES = 30, SLICES = 5, UNITS = SLICES * 1000 };
+    enum { ROUNDS = 60, PIECES = 50, SLICES = 8, UNITS = SLICES * 1000 };
     PlanItem piece[PIECES], items[PIECES * SLICES];
     int found = 0, bad = 0;
     for (int round = 0; round < ROUNDS; round++) {
@@ -527,14 +527,14 @@ static void test_slices(void) {
         Scratch s = {0};
         const Plan plan = {.height = 64 * (size_t)UNITS};
         long steps = 0;
-        const bool there = plan_search(items, m, plan.height, 100000, &steps, &s);
+        const bool there = plan_search(items, m, plan.height, 60000, &steps, &s);
         found += there;
         bad += there && plan_check(items, m, &plan, NULL) != OK;
         scratch_release(&s, NULL);
     }
     printf("# %d of %d sliced rectangles are found\n", found, ROUNDS);
     is_int(bad, 0, "plans of rectangles cut in pieces and slices hold");
-    ok(found >= ROUNDS * 3 / 4, "most of them are found (%d of %d)", found, ROUNDS);
+    ok(found >= ROUNDS * 4 / 5, "most of them are found (%d of %d)", found, ROUNDS);
 }
 
 /* Steps that searches take for 10 copies of them one after the other, beside an item of so many bytes that lives all the time. */
