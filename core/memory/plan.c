@@ -18,7 +18,7 @@ enum { MOST_FIRST = 5 };
 /* How often a search is made again with a piece that lacked room beside what it found */
 enum { MOST_JOINED = 32 };
 /* Steps at most: of a search for what lives near the peak (a few milliseconds), and of all searches */
-enum { STEPS_NEAR_PEAK = 2000000, STEPS_OF_ALL = 100000000 };
+enum { STEPS_NEAR_PEAK = 2000000, STEPS_OF_ALL = 40000000 };
 
 typedef struct Planner {
     PlanItem *items;
@@ -251,7 +251,7 @@ typedef struct Effort { int per_gain; long most_steps; } Effort;
  * in it, each gets a place at that offset or below. false: none is found. */
 static bool search_first(Planner *p, int n, Effort effort) {
     const long left = steps_left(p, effort.per_gain);
-    if (plan_search_steps(n) > left) return false;
+    if (left <= 0) return false;
     PlanItem *first = scratch_new(p->scratch, (size_t)n, sizeof *first);
     if (p->scratch->failed) return false;
     for (int i = 0; i < n; i++) {

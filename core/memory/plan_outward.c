@@ -167,7 +167,7 @@ static void stack_core(Outward *o) {
 static bool search_core(Outward *o, long most_steps, Scratch *s) {
     void *before = s->last;
     const long turn = plan_search_steps(o->n_core), most = turn * MOST_TURNS < most_steps ? turn * MOST_TURNS : most_steps;
-    PlanItem *items = turn <= most_steps ? scratch_new(s, (size_t)o->n_core, sizeof *items) : NULL;
+    PlanItem *items = scratch_new(s, (size_t)o->n_core, sizeof *items);
     for (int k = 0; items && k < o->n_core; k++) {
         const Piece *p = &o->piece[o->core[k]];
         items[k] = (PlanItem){p->size, p->first, p->last, 0};

@@ -501,6 +501,42 @@ static void test_search(void) {
     ok(lowest == bound + 64, "which happens: %zu bytes alive, %zu bytes needed", bound, lowest);
 }
 
+/* Rectangles cut in pieces, each of which is then sliced in 8: the pieces are found again, in fewer steps than it takes to
+ * try the slices one by one: so 39 of them are. */
+static void test_slices(void) {
+    enum { ROUNDS = 60, PIECES = 50, SLICES = 8, UNITS = SLICES * 1000 };
+    PlanItem piece[PIECES], items[PIECES * SLICES];
+    int found = 0, bad = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        const int n = cut(piece, 0, PIECES, 0, 30, 0, UNITS);
+        int m = 0;
+        for (int i = 0; i < n; i++) {
+            size_t rest = piece[i].size;
+            for (int slices = SLICES; slices > 0 && rest > 0; slices--) { /* of different sizes */
+                const size_t size = slices == 1 || rest <= 64 ? rest : 64 * (1 + (size_t)draw((int)(rest / 64 - 1)));
+                items[m++] = (PlanItem){size, piece[i].first, piece[i].last, 0};
+                rest -= size;
+            }
+        }
+        for (int i = m - 1; i > 0; i--) { /* their order must not give the answer away */
+            const int k = draw(i + 1);
+            const PlanItem swap = items[i];
+            items[i] = items[k];
+            items[k] = swap;
+        }
+        Scratch s = {0};
+        const Plan plan = {.height = 64 * (size_t)UNITS};
+        long steps = 0;
+        const bool there = plan_search(items, m, plan.height, 60000, &steps, &s);
+        found += there;
+        bad += there && plan_check(items, m, &plan, NULL) != OK;
+        scratch_release(&s, NULL);
+    }
+    printf("# %d of %d sliced rectangles are found\n", found, ROUNDS);
+    is_int(bad, 0, "plans of rectangles cut in pieces and slices hold");
+    ok(found >= ROUNDS * 4 / 5, "most of them are found (%d of %d)", found, ROUNDS);
+}
+
 /* Steps that searches take for 10 copies of them one after the other, beside an item of so many bytes that lives all the time. */
 static long searched(size_t beside) {
     enum { TURNS = 10, TIMES = 8 * TURNS };
@@ -559,6 +595,7 @@ int main(void) {
     test_programs();
     test_long();
     test_search();
+    test_slices();
     test_gain();
     test_grows();
     test_failures();

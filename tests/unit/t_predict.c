@@ -157,6 +157,29 @@ static void test_placement(void) {
     case_close(&c);
 }
 
+/* A placement begins from the one before it where only scratch is new: nothing is searched, and what lasts longer stays. */
+static void test_placed_again(void) {
+    Settings s = settings_default();
+    Case c = case_open(&device, "Sequential{Linear(3, 5) ReLU Linear(5, 2)}", "MSELoss", shape2(4, 3), &s);
+    if (!c.p) return;
+    const Placement *pl;
+    Err e;
+    const int code = placement_of(c.p, 64, &pl, &e), n = pl->n_bufs;
+    const long searched = pl->plan.searched;
+    const size_t height = pl->plan.height;
+    size_t *was = mem_new((size_t)n * sizeof *was);
+    memcpy(was, pl->offsets, (size_t)n * sizeof *was);
+    int op = 0, moved = 0;
+    while (c.p->ops[op].workspace != NO_BUF) op++;
+    workspace_add(c.p, op, 64, 64);
+    ok(!code && searched > 0 && !placement_of(c.p, 64, &pl, &e) && pl->n_bufs == n + 1 && pl->plan.searched == 0,
+       "an op gets scratch: no search, after %ld steps of one", searched);
+    for (int b = 0; b < n; b++) moved += pl->life[b].used && pl->life[b].first < pl->life[b].last && pl->offsets[b] > was[b] + pl->plan.height - height;
+    is_int(moved, 0, "... and all that lasts longer stays, or moves up by what the plan has grown");
+    mem_free(was);
+    case_close(&c);
+}
+
 /* What was placed to judge light ops that run again is not placed a second time. */
 static void test_judged(void) {
     Settings s = settings_default();
@@ -216,6 +239,7 @@ static void test_errors(void) {
 int main(void) {
     test_evaluation();
     test_placement();
+    test_placed_again();
     test_judged();
     test_caching();
     test_training();
