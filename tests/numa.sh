@@ -10,23 +10,12 @@ for tool in qemu-system-x86_64 busybox cpio; do
     command -v $tool >/dev/null || { echo "numa-check: $tool is missing: apt-get install qemu-system-x86 busybox-static cpio" >&2; exit 1; }
 done
 mkdir -p "$at"
-if [ -z "${KERNEL:-}" ] && ! ls "$at"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
-    package=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-.*\)/\1/p' | head -n 1)
-    (cd "$at" && apt-get download -q "$package") || { echo "numa-check: no kernel: as root, apt-get update" >&2; exit 1; }
-    dpkg -x "$at"/linux-image-*.deb "$at/kernel"
-fi
+. tests/guest.sh
+kernel=$(guest_kernel "$at")
 
-# ---- the machine's files: what runs there, and its libraries
+# ---- what the machine runs
 root=$at/root
-rm -rf "$root"
-mkdir -p "$root/bin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp"
-cp "$(command -v busybox)" "$root/bin/"
-for file in "$BUILD/memtide" "$BUILD/tests/device/t_machine"; do
-    cp "$file" "$root/bin/"
-    ldd "$file" | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p; s/^[[:space:]]*\(\/[^ ]*\) .*/\1/p' | while read -r library; do
-        [ -e "$root$library" ] || install -D "$library" "$root$library"
-    done
-done
+guest_programs "$root" "$BUILD/memtide" "$BUILD/tests/device/t_machine"
 
 cat >"$root/train.lua" <<'E'
 -- Trains a step; prints a hash of loss and weights, and how many pages of interleaved memory lie on each node: "f00d N0 512 N1 511"
@@ -92,7 +81,7 @@ chmod +x "$root/init"
 qemu-system-x86_64 -nographic -no-reboot -m 2G -smp 4,sockets=2,cores=2 -accel tcg -cpu max \
     -object memory-backend-ram,id=m0,size=1G -object memory-backend-ram,id=m1,size=1G \
     -numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1 -numa dist,src=0,dst=1,val=20 \
-    -kernel "${KERNEL:-$(ls "$at"/kernel/boot/vmlinuz-* | head -n 1)}" -initrd "$at/root.gz" \
+    -kernel "$kernel" -initrd "$at/root.gz" \
     -append "console=ttyS0 quiet panic=-1 transparent_hugepage=madvise" </dev/null |
     sed -u 's/\r$//' | tee "$at/log" | grep --line-buffered '^ok\|^not ok\|^#\|^1\.\.'
 ! grep -q '^not ok' "$at/log" && grep -q '^1\.\.' "$at/log"

@@ -8,6 +8,7 @@
 #include "memory/device.h"
 #include "reference/ref_conv.h"
 #include "reference/reference.h"
+#include "sample.h"
 #include "tap.h"
 
 enum { LINE = 64, GUARD = 16384 /* bytes; oneDNN overruns far */, X = 0, W, B, Y, S, OPERANDS };
@@ -559,6 +560,9 @@ static ActFn act_in(int pass, ActFn forward, size_t turn) {
     return pass == FORWARD ? forward : ACT_NONE;
 }
 
+/* Is case c of n run in this turn? Of a sample (sample.h) each type and pass has others. */
+static bool in_turn(size_t c, size_t n, size_t turn) { return sampled((c + 3 * turn) % n, n); }
+
 /* Types that the device only converts are multiplied by gemm.h: in every pass x or its gradient is of type t[X]. */
 static bool packed_by(const Types *t, const RefConv *d) {
     DeviceInfo info;
@@ -575,6 +579,7 @@ static void test_winograd(void) {
             for (size_t k = 0; k < ARRAY_LEN(winograds); k++) {
                 const bool packed = packed_by(&types[t], &winograds[k].conv.d);
                 if (t && (!packed || types[t].t[X] != DT_BF16)) continue;
+                if (!in_turn(k, ARRAY_LEN(winograds), t + (size_t)pass)) continue;
                 test_conv(&winograds[k].conv, &types[t], pass, act_in(pass, winograds[k].conv.act, k + t),
                           &(bool){packed || winograds[k].own >> pass & 1});
             }
@@ -593,7 +598,8 @@ static bool tapped_by(const Types *t, int pass) {
 static void test_taps(const Types *t, int pass) {
     for (size_t k = 0; k < ARRAY_LEN(tapped); k++) {
         bool own = packed_by(t, &tapped[k].conv.d) || (tapped_by(t, pass) && tapped[k].own >> pass & 1);
-        test_conv(&tapped[k].conv, t, pass, act_in(pass, tapped[k].conv.act, k), &own);
+        if (in_turn(k, ARRAY_LEN(tapped), (size_t)(t - types) + (size_t)pass))
+            test_conv(&tapped[k].conv, t, pass, act_in(pass, tapped[k].conv.act, k), &own);
     }
 }
 
@@ -708,21 +714,26 @@ int main(void) {
     test_device();
     test_nan();
     test_narrow_types();
-    for (int k = 0; k < 2; k++) test_late(k ? DT_BF16 : DT_F32, ACT_TANH), test_late(k ? DT_BF16 : DT_F32, ACT_LEAKY);
+    for (int k = 0; k < 2 && !sample_most(); k++) test_late(k ? DT_BF16 : DT_F32, ACT_TANH), test_late(k ? DT_BF16 : DT_F32, ACT_LEAKY);
     test_winograd();
     test_rows();
     for (size_t k = 0; k < ARRAY_LEN(types); k++) {
         for (int pass = FORWARD; pass < PASSES; pass++) {
+            const size_t turn = k + (size_t)pass;
             for (size_t c = 0; c < ARRAY_LEN(convs); c++)
-                test_conv(&convs[c], &types[k], pass, act_in(pass, convs[c].act, c + k), NULL);
+                if (in_turn(c, ARRAY_LEN(convs), turn))
+                    test_conv(&convs[c], &types[k], pass, act_in(pass, convs[c].act, c + k), NULL);
             if (pass < TRANSPOSE) test_taps(&types[k], pass);
             for (size_t c = 0; c < ARRAY_LEN(depthwise) && pass == DW; c++)
-                test_conv(&depthwise[c].conv, &types[k], DW, ACT_NONE, &(bool){depthwise[c].own >> DW & 1});
+                if (in_turn(c, ARRAY_LEN(depthwise), turn))
+                    test_conv(&depthwise[c].conv, &types[k], DW, ACT_NONE, &(bool){depthwise[c].own >> DW & 1});
             for (size_t c = 0; c < ARRAY_LEN(linears) && pass < TRANSPOSE; c++)
-                test_linear(&linears[c], &types[k], pass, act_in(pass, linears[c].act, c + k));
+                if (in_turn(c, ARRAY_LEN(linears), turn))
+                    test_linear(&linears[c], &types[k], pass, act_in(pass, linears[c].act, c + k));
         }
         device->table->trim(device, true);
     }
+    if (sample_most()) return device->table->close(device), tap_done(); /* the rest counts what all cases met */
     const bool narrow = has_isa(dnnl_cpu_isa_avx512_core_bf16);
     ok(met_over[DT_F32][BY_OWN] && met_over[DT_BF16][BY_OWN] && met_over[DT_F16][BY_OWN] && met_over[DT_F16][BY_COPY] &&
        met_over[DT_F32][BY_BITS] && (!narrow || met_over[DT_BF16][BY_BITS]), "dx has overwritten s in every way");

@@ -13,6 +13,7 @@
 #include "math/rng.h"
 #include "memory/device.h"
 #include "run/runtime.h"
+#include "sample.h"
 #include "tap.h"
 #include "unit/nets.h"
 
@@ -291,7 +292,7 @@ int main(void) {
     }
     ok(!bad && left_out < ops / 2, "of %d random ops %d differ", ops - left_out, bad);
     for (size_t k = 0; k < ARRAY_LEN(nets); k++) /* in the short form each net has one of each, fp32 more often than others */
-        for (size_t i = 0; i < ARRAY_LEN(precisions) * ARRAY_LEN(limits); i++)
+        for (size_t i = 0; sampled(k, ARRAY_LEN(nets)) && i < ARRAY_LEN(precisions) * ARRAY_LEN(limits); i++)
             if (all || i == (k == RESIDUAL_NET ? NARROW_WITHOUT_LIMIT : k % 2 * (k % (ARRAY_LEN(precisions) * ARRAY_LEN(limits)))))
                 check_net(k, precisions[i % ARRAY_LEN(precisions)], limits[i / ARRAY_LEN(precisions)], all);
     for (int d = 0; d < COUNTS; d++) devices[d]->table->close(devices[d]);
