@@ -24,7 +24,7 @@ fi
 lib=$root/usr/lib/aarch64-linux-gnu
 tests=$(echo $CHECKS | tr ' ' '\n' | sed "s|^tests/\(.*\)\.c$|$BUILD/tests/\1|")
 make BUILD="$BUILD" CC=aarch64-linux-gnu-gcc NVCC= MPICC= CUDNN= LUA_CFLAGS="-I$root/usr/include/lua5.4" \
-    EXTRA="-isystem $root/usr/include -L$lib -Wl,-rpath-link,$lib" "$BUILD/memtide" $tests
+    EXTRA="-isystem $root/usr/include -isystem $root/usr/include/aarch64-linux-gnu -L$lib -Wl,-rpath-link,$lib" "$BUILD/memtide" $tests
 cat >"$BUILD/emulated" <<RUN
 #!/bin/sh
 exec qemu-aarch64-static -L "$root" "\$@"
