@@ -512,10 +512,13 @@ coverage-run: all $(COVER_UNIT) $(BUILD)/tests/unit/t_golden
 	    $(BUILD)/tests/unit/t_golden $(COVER_LUA); failed=$$?; \
 	    echo "by unit and Lua tests:"; lua5.4 tests/coverage.lua $(BUILD) 95 && exit $$failed
 
+# What cppcheck found in a file is kept until the file changes: the first time takes minutes.
+CPPCHECKED = build/lint/cppcheck
 lint: ## warnings as errors; cppcheck and luacheck where they are installed
 	$(Q)$(MAKE) $(if $(NVCC),cuda) emulated BUILD=build/lint CFLAGS="-O1 -Werror" CUDA_ARCHS=90
-	$(Q)if command -v cppcheck >/dev/null; then cppcheck -q --std=c11 --error-exitcode=1 --enable=warning,portability \
-	    --inline-suppr -Icore core kernels; else echo "no cppcheck: skipped"; fi
+	$(Q)mkdir -p $(CPPCHECKED)
+	$(Q)if command -v cppcheck >/dev/null; then cppcheck -q -j$$(nproc) --cppcheck-build-dir=$(CPPCHECKED) --std=c11 --error-exitcode=1 \
+	    --enable=warning,portability --inline-suppr -Icore core kernels; else echo "no cppcheck: skipped"; fi
 	$(Q)if command -v luacheck >/dev/null; then luacheck -q lua experiments tests packaging docs; else echo "no luacheck: skipped"; fi
 
 # ---- what is installed: a line for each file, its mode, where it is from and where it goes below PREFIX. Uninstalling

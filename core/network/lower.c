@@ -88,7 +88,8 @@ void lower_keep(Lower *lw, int slot, int buf) {
     if (lw->p->failed) return;
     assert(lw->p->n_ops > 0);
     Op *op = &lw->p->ops[lw->p->n_ops - 1];
-    assert(slot > 0 && slot < op_info(op->kind)->n_out && op->out[slot] == NO_BUF);
+    assert(slot > 0 && slot < op_info(op->kind)->n_out);
+    assert(op->out[slot] == NO_BUF);
     op->out[slot] = buf;
     op_cost(lw->p, op);
 }
