@@ -491,10 +491,9 @@ train-check: $(BUILD)/memtide ## slow: networks learn their data completely
 	$(Q)TRAIN=full prove --exec tests/run $(PROVE) tests/lua/t_train.lua
 
 # SSE41: oneDNN's kernels for wider registers read a few bytes past the end of its own buffers
-VALGRIND = DNNL_MAX_CPU_ISA=SSE41 valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9
-valgrind: all $(C_TESTS) ## the unit tests under valgrind
-	$(Q)for t in $(UNIT_TESTS); do echo "$$t"; \
-	    OMP_NUM_THREADS=1 $(VALGRIND) $$t > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done
+VALGRIND = valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9
+valgrind: $(UNIT_TESTS) ## the unit tests under valgrind
+	$(Q)DNNL_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 prove --exec "$(VALGRIND)" $(PROVE) $(UNIT_TESTS)
 
 # Left out: tests of kernels and devices outside of core/, and tests that take minutes with counters. Headers are counted
 # where core/ includes them.
