@@ -137,8 +137,7 @@ int layer_join_forward(Lower *lw, const Layer *l, const int *in) {
     if (broadcast < 0 && is_binary(l)) return layer_binary_forward(lw, l, in);
     for (int k = 0; k < n; k++) {
         side[k] = l->n_child ? lower_forward(lw, l->child[k], in) : in[k];
-        if (broadcast < 0 && !l->out_order[0])
-            side[k] = l->out_rows ? lower_plain(lw, l, side[k]) : lower_rows(lw, l, side[k]);
+        if (broadcast < 0 && !l->out_order[0]) side[k] = lower_as_output(lw, l, side[k]);
     }
     if (broadcast >= 0) return join_broadcast(lw, l, side[1 - broadcast], side[broadcast]);
     if (l->kind->which != OP_concat || n == 1) return join_pairs(lw, l, side, n);
