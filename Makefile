@@ -491,7 +491,7 @@ train-check: $(BUILD)/memtide ## slow: networks learn their data completely
 	$(Q)TRAIN=full prove --exec tests/run $(PROVE) tests/lua/t_train.lua
 
 # SSE41: oneDNN's kernels for wider registers read a few bytes past the end of its own buffers
-VALGRIND = valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9
+VALGRIND = valgrind -q --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite --error-exitcode=9
 valgrind: $(UNIT_TESTS) ## the unit tests under valgrind
 	$(Q)DNNL_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 prove --exec "$(VALGRIND)" $(PROVE) $(UNIT_TESTS)
 
