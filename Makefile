@@ -494,10 +494,9 @@ train-check: $(BUILD)/memtide ## slow: networks learn their data completely
 	$(Q)TRAIN=full prove --exec tests/run $(PROVE) tests/lua/t_train.lua
 
 # SSE41: oneDNN's kernels for wider registers read a few bytes past the end of its own buffers
-VALGRIND = DNNL_MAX_CPU_ISA=SSE41 valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9
-valgrind: all $(C_TESTS) ## the unit tests under valgrind
-	$(Q)for t in $(UNIT_TESTS); do echo "$$t"; \
-	    OMP_NUM_THREADS=1 $(VALGRIND) $$t > $(BUILD)/valgrind.log 2>&1 || { cat $(BUILD)/valgrind.log; exit 1; }; done
+VALGRIND = valgrind -q --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite --error-exitcode=9
+valgrind: $(UNIT_TESTS) ## the unit tests under valgrind
+	$(Q)DNNL_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 prove --exec "$(VALGRIND)" $(PROVE) $(UNIT_TESTS)
 
 # Left out: tests of kernels and devices outside of core/, and tests that take minutes with counters. Headers are counted
 # where core/ includes them.
@@ -515,10 +514,13 @@ coverage-run: all $(COVER_UNIT) $(BUILD)/tests/unit/t_golden
 	    $(BUILD)/tests/unit/t_golden $(COVER_LUA); failed=$$?; \
 	    echo "by unit and Lua tests:"; lua5.4 tests/coverage.lua $(BUILD) 95 && exit $$failed
 
+# What cppcheck found in a file is kept until the file changes: the first time takes minutes.
+CPPCHECKED = build/lint/cppcheck
 lint: ## warnings as errors; cppcheck and luacheck where they are installed
 	$(Q)$(MAKE) $(if $(NVCC),cuda) emulated BUILD=build/lint CFLAGS="-O1 -Werror" CUDA_ARCHS=90
-	$(Q)if command -v cppcheck >/dev/null; then cppcheck -q --std=c11 --error-exitcode=1 --enable=warning,portability \
-	    --inline-suppr -Icore core kernels; else echo "no cppcheck: skipped"; fi
+	$(Q)mkdir -p $(CPPCHECKED)
+	$(Q)if command -v cppcheck >/dev/null; then cppcheck -q -j$$(nproc) --cppcheck-build-dir=$(CPPCHECKED) --std=c11 --error-exitcode=1 \
+	    --enable=warning,portability --inline-suppr -Icore core kernels; else echo "no cppcheck: skipped"; fi
 	$(Q)if command -v luacheck >/dev/null; then luacheck -q lua experiments tests packaging docs; else echo "no luacheck: skipped"; fi
 
 # ---- what is installed: a line for each file, its mode, where it is from and where it goes below PREFIX. Uninstalling

@@ -155,7 +155,7 @@ static int further(const Size *size, const Tensor *const *x, int n, int a, int b
 
 /* As TensorIterator::reorder_dimensions: strides without holes in the operands' order. */
 static void dense_strides(const Size *size, const Tensor *const *x, int n, int64_t *stride) {
-    int order[TENSOR_RANK]; /* the closest first */
+    int order[TENSOR_RANK] = {0}; /* the closest first */
     int64_t step = 1;
     memset(stride, 0, TENSOR_RANK * sizeof *stride);
     for (int i = 0; i < size->rank; i++) order[i] = size->rank - 1 - i;

@@ -42,7 +42,7 @@ static int idx_images(Dataset *d, const char *path, Err *e) {
 
 static int idx_labels(Dataset *d, const char *images, const char *path, Err *e) {
     DataFile f;
-    Shape shape;
+    Shape shape = {0};
     void *bytes = NULL;
     int code = data_open(&f, path, e);
     if (!code) code = idx_header(&f, 1, 1, &shape, e);

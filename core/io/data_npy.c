@@ -164,7 +164,7 @@ static int npy_samples(Dataset *d, const char *path, Err *e) {
 static int npy_targets(Dataset *d, const char *path, Err *e) {
     DataFile f;
     Shape shape = {0};
-    const DataType *type;
+    const DataType *type = NULL;
     void *bytes = NULL;
     int code = data_open(&f, path, e);
     if (!code) code = data_npy_header(&f, &type, &shape, e);

@@ -343,7 +343,7 @@ static int add_live(Reader *r, Live live, Err *e) {
 static int read_block(Reader *r, PickleValue dict, const TraceSegment *s, uint64_t *address, const Place *at,
                       Err *e) {
     int64_t size = 0, requested = 0, here = (int64_t)*address;
-    PickleValue state, history = pickle_get(dict, r->key.history), frames = pickle_get(dict, r->key.frames);
+    PickleValue state = {0}, history = pickle_get(dict, r->key.history), frames = pickle_get(dict, r->key.frames);
     int code = NUMBER(r, at, dict, size, LARGEST, &size, e);
     if (!code) code = MEMBER(r, at, dict, state, PICKLE_TEXT, &state, e);
     if (!code && pickle_get(dict, r->key.address).word) code = NUMBER(r, at, dict, address, INT64_MAX, &here, e);

@@ -26,6 +26,7 @@ int layer_residual_shape(Network *n, Layer *l, Err *e) {
                            shape_text(other, shortcut));
     bool same = !memcmp(first->out_order, order, sizeof first->out_order);
     layer_output(l, first->out);
+    l->out_rows = first->out.rank == 4 && (first->out_rows || (l->n_child == 2 ? l->child[1]->out_rows : l->in_rows));
     if (same) memcpy(l->out_order, order, sizeof l->out_order);
     return OK;
 }
@@ -34,7 +35,7 @@ int layer_residual_forward(Lower *lw, const Layer *l, const int *in) {
     assert(l->n_child == 1 || l->n_child == 2);
     int side[2] = {lower_forward(lw, l->child[0], in), l->n_child == 2 ? lower_forward(lw, l->child[1], in) : in[0]};
     if (!l->out_order[0]) /* unless both sides have the same order, they are added in PyTorch's */
-        for (int i = 0; i < 2; i++) side[i] = lower_rows(lw, l, side[i]);
+        for (int i = 0; i < 2; i++) side[i] = lower_as_output(lw, l, side[i]);
     return lower_op(lw, OP_add, l, side, 2, NULL);
 }
 

@@ -137,13 +137,12 @@ int layer_join_forward(Lower *lw, const Layer *l, const int *in) {
     if (broadcast < 0 && is_binary(l)) return layer_binary_forward(lw, l, in);
     for (int k = 0; k < n; k++) {
         side[k] = l->n_child ? lower_forward(lw, l->child[k], in) : in[k];
-        if (broadcast < 0 && !l->out_order[0])
-            side[k] = l->out_rows ? lower_plain(lw, l, side[k]) : lower_rows(lw, l, side[k]);
+        if (broadcast < 0 && !l->out_order[0]) side[k] = lower_as_output(lw, l, side[k]);
     }
     if (broadcast >= 0) return join_broadcast(lw, l, side[1 - broadcast], side[broadcast]);
     if (l->kind->which != OP_concat || n == 1) return join_pairs(lw, l, side, n);
     int code = find_dim(l, l->out.rank, 1, &dim, NULL);
-    assert(!code), (void)code; /* layer_join_shape has checked it */
+    assert(!code); /* layer_join_shape has checked it */
     a.axis.axis = dim;
     return lower_op(lw, OP_concat, l, side, n, &a);
 }
@@ -177,7 +176,7 @@ static int emit_part(Lower *lw, const Layer *l, int x, const char *from, int64_t
     Attr a;
     memset(&a, 0, sizeof a);
     int code = find_part(l, from, length, &dim, &a.axis.start, NULL);
-    assert(!code), (void)code; /* the shape function has checked it */
+    assert(!code); /* the shape function has checked it */
     a.axis.axis = dim;
     return lower_emit(lw, OP_slice, l, &x, 1, y, &a);
 }
@@ -235,7 +234,7 @@ int layer_narrow_forward(Lower *lw, const Layer *l, const int *in) {
     int dim;
     int64_t start;
     const int code = find_part(l, "start", span(l), &dim, &start, NULL);
-    assert(!code), (void)code; /* layer_narrow_shape has checked it */
+    assert(!code); /* layer_narrow_shape has checked it */
     if (options_int(&l->options, "step") > 1) return narrow_steps(lw, l, in[0], dim, start);
     return emit_part(lw, l, lower_rows(lw, l, in[0]), "start", options_int(&l->options, "length"),
                      lower_buf(lw, l, "y", DT_F32));
@@ -259,7 +258,7 @@ int layer_select_shape(Network *n, Layer *l, Err *e) {
 /* A part of size 1, then the same elements without that dimension: a view, unless they lie channels-last. */
 int layer_select_forward(Lower *lw, const Layer *l, const int *in) {
     int dim, code = find_dim(l, l->in.rank, 1, &dim, NULL);
-    assert(!code), (void)code; /* layer_select_shape has checked it */
+    assert(!code); /* layer_select_shape has checked it */
     Shape part = l->in;
     part.dim[dim] = 1;
     int x = emit_part(lw, l, in[0], "index", 1, lower_temp(lw, l, "part", part, NULL, DT_F32));
@@ -292,7 +291,7 @@ int layer_roll_forward(Lower *lw, const Layer *l, const int *in) {
     Attr a;
     memset(&a, 0, sizeof a);
     int code = find_shift(l, &dim, &a.axis.start, NULL);
-    assert(!code), (void)code; /* layer_roll_shape has checked it */
+    assert(!code); /* layer_roll_shape has checked it */
     if (!a.axis.start) return x;
     a.axis.axis = dim;
     return lower_op(lw, OP_roll, l, &x, 1, &a);

@@ -242,17 +242,12 @@ int layer_permute_shape(Network *n, Layer *l, Err *e) {
 /* What moves nothing but dimensions of size 1 is a view. */
 int layer_permute_forward(Lower *lw, const Layer *l, const int *in) {
     Attr a;
-    int x, last = -1;
+    int last = -1;
     bool same = true;
     memset(&a, 0, sizeof a);
     if (find_order(l, a.permute.from, NULL)) return 0; /* checked before */
-    if (turns_line(l, a.permute.from)) return lower_view(lw, l, in[0]);
-    if (turns_image(l, a.permute.from)) {
-        x = lower_view(lw, l, in[0]);
-        if (!lw->p->failed) lw->p->bufs[x].layout = l->out_rows ? LAYOUT_ROWS : LAYOUT_NHWC;
-        return x;
-    }
-    x = lower_plain(lw, l, in[0]);
+    if (turns_line(l, a.permute.from) || turns_image(l, a.permute.from)) return lower_view(lw, l, in[0]);
+    int x = lower_plain(lw, l, in[0]);
     for (int d = 0; d < l->in.rank; d++) {
         if (l->out.dim[d] == 1) continue;
         same &= a.permute.from[d] > last;

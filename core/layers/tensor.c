@@ -79,8 +79,9 @@ int layer_reduce_shape(Network *n, Layer *l, Err *e) {
     int code = expect_values(l, 1, e);
     (void)n;
     if (!code) code = find_reduced(l, &kept, &out, e);
-    if (!code) plain_output(l, out);
-    return code;
+    if (code) return code;
+    plain_output(l, out);
+    return OK;
 }
 
 int layer_reduce_forward(Lower *lw, const Layer *l, const int *in) {

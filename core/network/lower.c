@@ -60,7 +60,8 @@ int lower_temp(Lower *lw, const Layer *l, const char *operand, Shape shape, cons
     int b = program_buf(lw->p, CAT_ACTIVATIONS, shape, dtype, "%s%s%s", l->path, l->path[0] ? "." : "", operand);
     if (lw->p->failed) return 0;
     set_order(lw->p, b, order ? order : rows);
-    if (shape.rank == 4 && (l->in_rows || l->out_rows)) lw->p->bufs[b].layout = LAYOUT_ROWS;
+    const bool as_input = l->out.rank < 4;
+    if (shape.rank == 4 && (l->out_rows || (as_input && l->in_rows))) lw->p->bufs[b].layout = LAYOUT_ROWS;
     return b;
 }
 
@@ -88,7 +89,8 @@ void lower_keep(Lower *lw, int slot, int buf) {
     if (lw->p->failed) return;
     assert(lw->p->n_ops > 0);
     Op *op = &lw->p->ops[lw->p->n_ops - 1];
-    assert(slot > 0 && slot < op_info(op->kind)->n_out && op->out[slot] == NO_BUF);
+    assert(slot > 0 && slot < op_info(op->kind)->n_out);
+    assert(op->out[slot] == NO_BUF);
     op->out[slot] = buf;
     op_cost(lw->p, op);
 }
@@ -149,6 +151,8 @@ int lower_image(Lower *lw, const Layer *l, int x) {
     bool plain = lw->p->bufs[x].shape.rank == 4 && lw->p->bufs[x].layout == LAYOUT_ROWS;
     return plain ? reorder(lw, l, x, OP_nhwc_to_nchw_dx, "image", rows) : x;
 }
+
+int lower_as_output(Lower *lw, const Layer *l, int x) { return l->out_rows ? lower_plain(lw, l, x) : lower_rows(lw, l, x); }
 
 int lower_source(const Lower *lw, int x, OpKind kind) {
     for (int i = lw->p->n_ops - 1; i >= 0 && !lw->p->failed; i--)

@@ -32,7 +32,7 @@ typedef struct Lower {
 int lower_forward(Lower *lw, const Layer *l, const int *in);
 /* A new activation "<path>.<operand>" with the layer's output shape and order. */
 int lower_buf(Lower *lw, const Layer *l, const char *operand, DType dtype);
-/* A new activation of another shape; order NULL: PyTorch's. */
+/* A new activation of another shape; order NULL: PyTorch's. Of 4 dimensions it lies as the output does, or as the input where the output has fewer. */
 int lower_temp(Lower *lw, const Layer *l, const char *operand, Shape shape, const int64_t *order, DType dtype);
 /* Emits out = kind(in[n_in]) and returns out; attr may be NULL. */
 int lower_emit(Lower *lw, OpKind kind, const Layer *l, const int *in, int n_in, int out, const Attr *attr);
@@ -58,6 +58,8 @@ int lower_rows(Lower *lw, const Layer *l, int x);
 /* The same of 4 dimensions, too; and back: 4 dimensions as an image. */
 int lower_plain(Lower *lw, const Layer *l, int x);
 int lower_image(Lower *lw, const Layer *l, int x);
+/* One of several values that become the output: of 4 dimensions in PyTorch's order where the output lies so, of fewer in any case. */
+int lower_as_output(Lower *lw, const Layer *l, int x);
 /* The op that makes x, if it is of this kind; else NO_OP. */
 int lower_source(const Lower *lw, int x, OpKind kind);
 

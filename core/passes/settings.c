@@ -273,7 +273,8 @@ int setting_set_number(Settings *s, const Setting *setting, double value, Err *e
         return unexpected(setting, number_text(value, found), e);
     if (or_word) {
         assert(setting->size == sizeof(int)); /* an enum */
-        memcpy(field, &(int){word_place(setting->words, BYTES)}, sizeof(int));
+        const int place = word_place(setting->words, BYTES);
+        memcpy(field, &place, sizeof place);
         field = (char *)s + setting->bytes_at;
     }
     if (bytes) memcpy(field, &(size_t){(size_t)value}, sizeof(size_t));

@@ -247,9 +247,9 @@ int linear_loss_run(const LossKernels *with, const KArgs *a, Err *e) {
     const Operands o = operands_of(a);
     const size_t bytes = sums_of(with, &o);
     const Places at = places_of(&o, bytes, with->alignment);
+    assert(a->workspace && a->workspace_bytes >= at.kernel);
     char *workspace = a->workspace, *sums = workspace + at.sums;
     int code = OK;
-    assert(workspace && a->workspace_bytes >= at.kernel);
     for (int64_t row = 0; row < o.rows && !code; row += o.each) {
         const Part p = part_of(&o, &at, row, min_i64(o.each, o.rows - row));
         const int size = p.n == o.each ? WHOLE : LAST;

@@ -42,7 +42,7 @@ typedef struct Softmax { float max, log_sum; } Softmax;
  * the sum; and the logit of the sample's own class, 0 where it is another rank's. All are 0 for an ignored sample. */
 typedef struct SoftmaxPart { float max, sum, own, all; } SoftmaxPart;
 
-/* One sample's parts, of `world` ranks, each `stride` from the one before -> what is known of all its logits. *stats: its row. */
+/* One sample's parts, of `world` ranks (at least one), each `stride` from the one before -> what is known of all its logits. *stats: its row. */
 MT_FN SoftmaxPart softmax_join(const SoftmaxPart *part, int64_t stride, int world, Softmax *stats) {
     SoftmaxPart s = {-INFINITY, 0, 0, 0};
     double sum = 0;
@@ -51,7 +51,8 @@ MT_FN SoftmaxPart softmax_join(const SoftmaxPart *part, int64_t stride, int worl
         s.own += part[r * stride].own;
         s.all += part[r * stride].all;
     }
-    for (int r = 0; r < world; r++) sum += (double)part[r * stride].sum * exp((double)(part[r * stride].max - s.max));
+    int r = 0;
+    do sum += (double)part[r * stride].sum * exp((double)(part[r * stride].max - s.max)); while (++r < world);
     s.sum = (float)sum;
     stats->max = s.max;
     stats->log_sum = (float)log(sum);

@@ -21,15 +21,14 @@ void quant_map(QuantFormat format, float map[16]) {
         map[i] = format == QUANT_NF4 ? nf4[i] : (i < 8 ? fp4[i] : 0.0f - fp4[i - 8]) / 12.0f;
 }
 
-/* The number in the middle between boundaries i and i + 1 of the n + 1 that spread evenly from 0.1 to 1, with the
- * roundings of torch.linspace. */
-static float middle(int i, int n) {
+/* Boundary k of the n + 1 that spread evenly from 0.1 to 1, with the roundings of torch.linspace */
+static float boundary(int k, int n) {
     const float step = (1.0f - 0.1f) / (float)n;
-    float at[2];
-    for (int k = i; k <= i + 1; k++)
-        at[k - i] = k < (n + 1) / 2 ? fmaf(step, (float)k, 0.1f) : fmaf(-step, (float)(n - k), 1.0f);
-    return (at[0] + at[1]) / 2.0f;
+    return k < (n + 1) / 2 ? fmaf(step, (float)k, 0.1f) : fmaf(-step, (float)(n - k), 1.0f);
 }
+
+/* The number in the middle between boundaries i and i + 1 */
+static float middle(int i, int n) { return (boundary(i, n) + boundary(i + 1, n)) / 2.0f; }
 
 /* The dynamic map of Dettmers 2015 (8-Bit Approximations for Parallelism in Deep Learning), ascending: 0 and 1, and in
  * each decade j below 1 2^j numbers of each sign. */
@@ -50,7 +49,7 @@ void quant_nested_map(float map[256]) {
 typedef struct Ladder { float bound[QUANT_MAP - 1]; uint8_t code[QUANT_MAP]; } Ladder;
 
 static Ladder ladder_of(const float map[QUANT_MAP]) {
-    Ladder l;
+    Ladder l = {{0}, {0}};
     for (int i = 0; i < QUANT_MAP; i++) { /* equal numbers keep their order */
         int at = i;
         for (; at > 0 && map[l.code[at - 1]] > map[i]; at--) l.code[at] = l.code[at - 1];

@@ -231,7 +231,7 @@ static int first_value(Runtime *r, const Slot *s, Err *e) {
     if (!values) return no_memory(e);
     if (s->param) draw(s->param, s->number, r->seed, values, n, n / s->param->shape.dim[0]);
     for (int64_t i = 0; i < n && !s->param && b->first != 0.0f; i++) {
-        if (b->dtype == DT_I32) ((int32_t *)values)[i] = (int32_t)b->first;
+        if (b->dtype == DT_I32) ((int32_t *)(void *)values)[i] = (int32_t)b->first;
         else values[i] = b->first;
     }
     if (b->constant) memcpy(values, b->constant, (size_t)n * CONSTANT_BYTES);
@@ -386,7 +386,7 @@ static int check_indices(const Program *p, int k, void *values, Err *e) {
 static int stage_one(const Loaded *l, uint32_t step, uint32_t micro, int at, FeedFn *feed, void *arg, char **to, Err *e) {
     const Program *p = l->p;
     const int n = program_fed_buffers(p);
-    char *values[OP_IN + 1], *next = l->values;
+    char *values[OP_IN + 1] = {NULL}, *next = l->values;
     for (int k = 0; k < n; k++) {
         values[k] = next;
         next += fed_bytes(&p->bufs[program_fed(p, k, at)]);

@@ -89,7 +89,7 @@ enum { LINE = 64 }; /* elements of y that a thread moves at a time, at least */
 
 /* By dimension of y: how far apart its elements lie in x, in elements */
 static void strides_of(const View *x, const PermuteAttr *p, int64_t stride[SHAPE_MAX]) {
-    int64_t of_x[SHAPE_MAX], step = 1;
+    int64_t of_x[SHAPE_MAX] = {0}, step = 1;
     for (int d = x->shape.rank - 1; d >= 0; d--) {
         of_x[d] = step;
         step *= x->shape.dim[d];

@@ -22,7 +22,7 @@ static void *fly(void *arg) {
         const KArgs args = f->list[f->over];
         Err e = f->failed;
         pthread_mutex_unlock(&f->lock);
-        if (!e.code && f->run[args.kind](&args, &e) && !e.code) e.code = ERR_INTERNAL;
+        if (!e.code) e.code = f->run[args.kind](&args, &e);
         pthread_mutex_lock(&f->lock);
         f->failed = e;
         f->over++;

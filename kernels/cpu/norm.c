@@ -371,10 +371,10 @@ static Sums group_slopes(const KArgs *a, const Groups *g, int64_t item, const fl
 
 static void norm_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     float gradient[TILE_COLS], from[TILE_COLS], to[TILE_COLS], one[TILE_COLS];
+    Sums slopes[TOGETHER] = {{0, 0}};
     const Groups g = groups_of(a, &a->norm_dx.x, &a->norm_dx.istd);
     fill_param(one, 1, min_i64(TILE_COLS, g.size));
     for (int64_t first = begin, next; first < end; first = next) {
-        Sums slopes[TOGETHER];
         next = min_i64(first + groups_together(&g), end);
         for (int64_t item = first; item < next; item++) slopes[item - first] = group_slopes(a, &g, item, one);
         for (int64_t item = first; item < next; item++) {

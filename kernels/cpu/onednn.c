@@ -87,8 +87,9 @@ typedef struct Prim {
 } Prim;
 
 const View *prim_view(const KArgs *args, Pass pass, int slot) {
+    assert(0 <= slot && slot < SLOTS);
     const Slot *s = &slots[pass][slot];
-    assert(0 <= slot && slot < SLOTS && s->where < (s->output ? OP_OUT : OP_IN));
+    assert(s->where < (s->output ? OP_OUT : OP_IN));
     return s->output ? &args->out[s->where] : &args->in[s->where];
 }
 
@@ -140,7 +141,7 @@ static int64_t step_of(const dnnl_memory_desc_t *md, int d) { return md->format_
 /* A piece of `all`, where it lies */
 static dnnl_memory_desc_t cut_md(const dnnl_memory_desc_t *all, const Split *s, Cuts cuts) {
     dnnl_memory_desc_t md = *all;
-    dnnl_dims_t dim;
+    int64_t dim[DNNL_MAX_NDIMS];
     if (!all->ndims) return md;
     memcpy(dim, all->dims, sizeof dim);
     if (cuts.part >= 0) dim[cuts.part] = s->images;

@@ -73,6 +73,7 @@ static const struct { const char *layer; int features; } cases[] = {
     {"Sequential{Flatten Tanh Unflatten(1, 16:4:-1) Conv2d(16, 2, 1)}", 32},
     {"Sequential{Reshape(-1:4) Linear(4, 2) Reshape(2:128)}", 128},
     {"Sequential{Select(1, 0) Unsqueeze(1) Conv2d(1, 2, 3)}", 72},
+    {"Residual{Conv2d(4, 4, 1) Linear(8, 8)}", 256}, {"Residual{Linear(8, 8) Conv2d(4, 4, 1)}", 256},
     {"Sequential{AdaptiveAvgPool2d(8x1) Squeeze(-1) Conv1d(4, 2, 3)}", 12},
     {"Concat{Narrow(1, 0, 1) Narrow(1, 2, 2)}", 192},
     {"Sequential{Conv2d(4, 4, 3, padding=1) Again ReLU Again}", 256},
@@ -212,6 +213,9 @@ static const struct { const char *layer; int features; } sequences[] = {
     {"Graph{Parameter(4:6, normal) Parameter(4, normal) Buffer(1:0:1:1, 4) Mul<1,2> LinearFunction<-1,0,3>}", 20},
     {"Checkpoint{Graph{Tensor(0.5:-1:2:0:1:1, 6) Add<-1,0> Parameter(6:6, normal) LinearFunction<1,2>}}", 30},
     {"GroupNorm(5, 5)", 30}, {"Checkpoint{Sequential{GroupNorm(1, 5) Tanh}}", 30},
+    {"Sequential{Unsqueeze(2) Residual{Conv2d(5, 5, 1)}}", 30}, {"Sequential{Unsqueeze(2) Residual{Conv2d(5, 5, 1) Conv2d(5, 5, 1)}}", 30},
+    {"Sequential{Unsqueeze(2) Concat{Conv2d(5, 2, 1) Conv2d(5, 5, 1)}}", 42},
+    {"Sequential{Unsqueeze(2) Mul{Conv2d(5, 5, 1) Sequential{Conv2d(5, 5, 1) AdaptiveAvgPool2d(1)}}}", 30},
 };
 
 static Network *sequence(const char *layer, int features, const char *loss) {

@@ -45,7 +45,8 @@ end
 local function figure(command, body) return ("<!-- figure: %s -->\n%s<!-- end -->\n"):format(command, body or "") end
 
 local text, said, status = updated("# A\n\n" .. figure "echo one; echo two >&2" .. "\nthe end\n")
-tap.has(text, "# A\n\n<!-- figure: echo one; echo two >&2 -->\n```\none\n```\n\n`ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 echo one; echo two >&2`, commit ", "output in a fence")
+tap.has(text, "# A\n\n<!-- figure: echo one; echo two >&2 -->\n```\none\n```\n\n" ..
+  "`ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 echo one; echo two >&2`, commit ", "output in a fence")
 tap.ok(text:find " on %d+ processors, [^`]*oneDNN [%d.]+, %d%d%d%d%-%d%d%-%d%d\n<!%-%- end %-%->\n\nthe end\n$", "where and when", text)
 tap.is(said .. status, ("new: %s: echo one; echo two >&2\n0"):format(page), "what was done")
 local known = io.popen("git rev-parse HEAD 2>/dev/null"):read "l" -- nil: no checkout, where every commit is as good
@@ -56,7 +57,8 @@ if known then
   again = updated((text:gsub("commit [%w-]+", "commit 1234567-dirty")))
   tap.is(again:find("1234567", 1, true), nil, "unless it names a commit that is none of the history")
 end
-tap.has((updated(figure("printf '| a |\\n| --: |\\n| 1 |\\n'", "old\n"))), "-->\n| a |\n| --: |\n| 1 |\n\n`ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 printf", "a table is no fence")
+tap.has((updated(figure("printf '| a |\\n| --: |\\n| 1 |\\n'", "old\n"))),
+  "-->\n| a |\n| --: |\n| 1 |\n\n`ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 printf", "a table is no fence")
 text = updated(figure("echo 1 # (measured)", "```\n1\n```\n\n`echo 1`, commit before, x\n"))
 tap.is(text:find("commit before", 1, true), nil, "what is measured is new each time")
 
