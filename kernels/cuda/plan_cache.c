@@ -97,7 +97,7 @@ void plan_key(const CudaDevice *c, const char *op, const char *way, const Engine
 
 int plan_open(CudaDevice *c, const char *op, const char *way, const Engine *engine, Node *plan, Err *e) {
     char path[CACHE_PATH];
-    PlanKey key;
+    PlanKey key = {{0}, {0}};
     *plan = NULL;
     plan_key(c, op, way, &engine->id, &key);
     /* without a cache, or without an entry there, it is compiled: the cache only saves time */

@@ -33,7 +33,7 @@ tap.ok(reached >= wanted, ("SimpleCNN: %.1f %% of test digits are right, of %g %
 -- ---- texts
 local lstm = run("text_lstm", full and 60 or 20)
 tap.ok(lstm < 0.1, ("the LSTM knows its sentences: loss %.4f"):format(lstm))
-local gpt = run("gpt", full and 250 or 60)
+local gpt = run("gpt", full and 400 or 60)
 tap.ok(gpt < (full and 0.1 or 2), ("the GPT knows its text%s: loss %.4f"):format(full and "" or " in part", gpt))
 
 -- ---- the GAN
