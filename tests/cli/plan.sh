@@ -55,10 +55,10 @@ has "$out" "--width N            channels of the first layer (default: 8)" "name
 has "$out" "--deep               one layer more (default: false)" "and flags"
 
 # ---- a dry run
-memtide run small.lua --dry-run --memory 75KiB --set precision=fp32
+memtide run small.lua --dry-run --memory 58KiB --set precision=fp32
 is $status 0 "a dry run"
 is "$(ls ./*.csv)" ./p.csv "writes nothing"
-has "$out" "needs 77952 bytes, 1152 more than the 76800 of --memory" "tells what cannot fit"
+has "$out" "needs 59776 bytes, 384 more than the 59392 of --memory" "tells what cannot fit"
 has "$out" "3 cells, 2 of them to run, 1 that cannot; " "counts the cells"
 has "$out" "the time of their steps is unknown: nothing was measured on this device yet" "and no time that rests on nothing"
 is "$(echo "$out" | grep -cE ' unknown$')" 2 "of no cell"

@@ -170,11 +170,11 @@ static int faulty_run(Device *d, const KArgs *args, Err *e) {
     int code = cpu->table->run(cpu, &a, e);
     if (a.kind != OP_act_dx || code) return code;
     size_t bytes = (size_t)a.out[0].count * dtype_size(a.out[0].dtype);
-    uint8_t *y = a.out[0].data, *x = a.in[0].data;
+    uint8_t *y = a.out[0].data, *kept = a.in[0].data == y ? a.in[1].data : a.in[0].data; /* one of them may be overwritten */
     switch (f->fault) {
     case WRONG_VALUE: y[bytes - 1] ^= 0x40; break;                    /* the last element's exponent */
     case WRITES_BEYOND: y[bytes] = 0; break;
-    case CHANGES_INPUT: if (x != y) x[0] ^= 1; break;
+    case CHANGES_INPUT: kept[0] ^= 1; break;
     case VARIES: if (f->runs++ % 2) y[0] ^= 1; break;
     case FAILS: return err_set(e, ERR_DEVICE, "the device is gone");
     default: break;
