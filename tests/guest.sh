@@ -8,7 +8,7 @@ guest_kernel() {
         (cd "$1" && apt-get download -q "$package" >&2) || { echo "no kernel: as root, apt-get update" >&2; return 1; }
         dpkg -x "$1"/linux-image-*.deb "$1/kernel"
     fi
-    echo "${KERNEL:-$(ls "$1"/kernel/boot/vmlinuz-*)}"
+    echo "${KERNEL:-$(ls "$1"/kernel/boot/vmlinuz-* | head -n 1)}"
 }
 
 # Puts busybox and the programs after $1, without symbols, into folder $1, and libraries where they look for them.

@@ -72,7 +72,7 @@ typedef enum PipelineSchedule {
 #undef X
 } PipelineSchedule;
 
-/* In the order of settings.def's words. marked: gradients, and where a layer says inplace = true */
+/* In the order of settings.def's words, which says what they mean */
 typedef enum Inplace { INPLACE_MARKED, INPLACE_OFF, INPLACE_ON } Inplace;
 
 /* What every optimizer of optimizers.def has beside its own options */

@@ -83,7 +83,7 @@ typedef struct Op {
 #include "slots.h"
     int workspace;              /* buffer or NO_BUF */
     Attr attr;
-    int region;                 /* the nn.Checkpoint that it is in (1, 2, ...), 0: none */
+    int region;                 /* the nn.Checkpoint that a forward op is in (1, 2, ...), 0: none */
     bool begun;                 /* it goes on while others run, until an op `wait`: what ranks exchange (pass overlap), or a copy
                                  * between host and device (pass overlap_copies) */
     bool recomputed;            /* computed a second time, for the backward pass: emitted by the checkpoint pass */

@@ -144,7 +144,7 @@ static void slope_elements(const Run *r, int64_t at, int64_t n, int64_t rows, fl
 static void finish_elements(const Run *r, int64_t at, int64_t n, int64_t rows, float *sums) {
     const KArgs *args = r->args;
     const ActAttr *act = &args->attr->conv.fused;
-    const bool done = args->kind == OP_conv2d_dx && (!act->act || slopes_first(args));
+    const bool done = args->kind == OP_conv2d_dx && (!act->act || slopes_first(args)); /* only sums are asked for */
     float of_y[BLOCK], of_s[BLOCK], *y = block_load(&args->out[0], at, n, of_y);
     if (args->kind == OP_conv2d) act_block(act, y, y, n);
     else if (!done) act_dx_block(act, y, y, block_load(&args->conv2d_dx.s, at, n, of_s), n);

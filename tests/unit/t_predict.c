@@ -164,15 +164,20 @@ static void test_placed_again(void) {
     if (!c.p) return;
     const Placement *pl;
     Err e;
-    const int code = placement_of(c.p, 64, &pl, &e), n = pl->n_bufs;
+    if (placement_of(c.p, 64, &pl, &e)) {
+        ok(false, "placed: %s", e.text);
+        return;
+    }
+    const int n = pl->n_bufs;
     const long searched = pl->plan.searched;
     const size_t height = pl->plan.height;
     size_t *was = mem_new((size_t)n * sizeof *was);
+    if (!ok(was != NULL, "room for %d offsets", n)) return;
     memcpy(was, pl->offsets, (size_t)n * sizeof *was);
     int op = 0, moved = 0;
     while (c.p->ops[op].workspace != NO_BUF) op++;
     workspace_add(c.p, op, 64, 64);
-    ok(!code && searched > 0 && !placement_of(c.p, 64, &pl, &e) && pl->n_bufs == n + 1 && pl->plan.searched == 0,
+    ok(searched > 0 && !placement_of(c.p, 64, &pl, &e) && pl->n_bufs == n + 1 && pl->plan.searched == 0,
        "an op gets scratch: no search, after %ld steps of one", searched);
     for (int b = 0; b < n; b++) moved += pl->life[b].used && pl->life[b].first < pl->life[b].last && pl->offsets[b] > was[b] + pl->plan.height - height;
     is_int(moved, 0, "... and all that lasts longer stays, or moves up by what the plan has grown");
