@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "act.h"
+#include "leave.h"
 #include "parallel.h"
 
 HOT static void add_block(float *y, const float *a, const float *b, int64_t n) {
@@ -64,7 +65,7 @@ int k_cpu_mul(const KArgs *a, Err *e) {
 
 static void copy_piece(const KArgs *a, int64_t begin, int64_t end) {
     size_t size = dtype_size(a->copy.y.dtype), from = (size_t)begin * size;
-    memcpy((char *)a->copy.y.data + from, (const char *)a->copy.x.data + from, (size_t)(end - begin) * size);
+    leave_bytes((char *)a->copy.y.data + from, (const char *)a->copy.x.data + from, (size_t)(end - begin) * size);
 }
 
 int k_cpu_copy(const KArgs *a, Err *e) {

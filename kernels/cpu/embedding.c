@@ -2,6 +2,7 @@
  * for any number of threads. add_rows: rows of a table from `start` on, added to each sample. first_place: which rows of
  * (N T, D) the places of a token are. */
 #include "cpu.h"
+#include "leave.h"
 #include "parallel.h"
 
 static bool has_row(const View *w, int64_t v) { return v >= 0 && v < w->shape.dim[0]; }
@@ -13,7 +14,7 @@ static void embedding_piece(const KArgs *a, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         const int64_t v = idx[i] - a->attr->embedding.first;
         char *y = (char *)a->embedding.y.data + (size_t)i * row;
-        if (has_row(w, v)) memcpy(y, (const char *)w->data + (size_t)v * row, row);
+        if (has_row(w, v)) leave_bytes(y, (const char *)w->data + (size_t)v * row, row);
         else memset(y, 0, row);
     }
 }

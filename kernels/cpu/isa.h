@@ -19,6 +19,7 @@ typedef struct CpuKernels {
     bool (*rounds)(const KArgs *);  /* product_rounds (gemm_ops.h) */
     KernelRelease *release;         /* of what prepare made */
     bool (*computes)(dnnl_engine_t, DType); /* prim_computes (onednn.h) */
+    int *leave_patience;            /* leave.h; for tests */
 } CpuKernels;
 
 extern const CpuKernels cpu_kernels_v4, cpu_kernels_v3, cpu_kernels_base; /* x86-64-v4 has AVX-512, -v3 AVX2 and FMA */

@@ -1,5 +1,6 @@
 /* join.c: concat, slice, slice_dx, roll, which move bytes in runs; and bias_db, a sum over rows. A tensor is seen as
  * (outer, axis, inner) in the order in which it lies in memory; a run is all that has one outer index: (axis, inner). */
+#include "leave.h"
 #include "parallel.h"
 
 /* Bytes of a run of an operand; *outer: how many runs there are. */
@@ -22,7 +23,7 @@ static void concat_piece(const KArgs *a, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++)
         for (int k = 0; k < OP_IN && a->in[k].count; k++) {
             size_t bytes = run_bytes(a, &a->in[k], &outer);
-            memcpy(to, (const char *)a->in[k].data + (size_t)i * bytes, bytes);
+            leave_bytes(to, (const char *)a->in[k].data + (size_t)i * bytes, bytes);
             to += bytes;
         }
 }
@@ -32,7 +33,7 @@ static void slice_piece(const KArgs *a, int64_t begin, int64_t end) {
     size_t whole = run_bytes(a, &a->slice.x, &outer), part = run_bytes(a, &a->slice.y, &outer);
     const char *from = (const char *)a->slice.x.data + start_bytes(a, &a->slice.x);
     for (int64_t i = begin; i < end; i++)
-        memcpy((char *)a->slice.y.data + (size_t)i * part, from + (size_t)i * whole, part);
+        leave_bytes((char *)a->slice.y.data + (size_t)i * part, from + (size_t)i * whole, part);
 }
 
 static void slice_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
@@ -42,7 +43,7 @@ static void slice_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         char *to = (char *)a->slice_dx.dx.data + (size_t)i * whole;
         memset(to, 0, before);
-        memcpy(to + before, (const char *)a->slice_dx.dy.data + (size_t)i * part, part);
+        leave_bytes(to + before, (const char *)a->slice_dx.dy.data + (size_t)i * part, part);
         memset(to + before + part, 0, after);
     }
 }
@@ -53,8 +54,8 @@ static void roll_piece(const KArgs *a, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         const char *from = (const char *)a->roll.x.data + (size_t)i * whole;
         char *to = (char *)a->roll.y.data + (size_t)i * whole;
-        memcpy(to + shift, from, whole - shift);
-        memcpy(to, from + whole - shift, shift);
+        leave_bytes(to + shift, from, whole - shift);
+        leave_bytes(to, from + whole - shift, shift);
     }
 }
 

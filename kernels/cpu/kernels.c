@@ -2,6 +2,7 @@
 #include "cpu.h"
 #include "gemm_ops.h"
 #include "isa.h"
+#include "leave.h"
 #include "onednn.h"
 
 static KernelRun *const runs[] = {
@@ -24,4 +25,4 @@ static KernelOverwrites *const overwrites[OP_KIND_COUNT] = {
 
 #define TABLE_OF(isa) cpu_kernels_##isa
 #define TABLE(isa) TABLE_OF(isa)
-const CpuKernels TABLE(ISA) = {runs, prepares, overwrites, product_rounds, kernel_state_release, prim_computes};
+const CpuKernels TABLE(ISA) = {runs, prepares, overwrites, product_rounds, kernel_state_release, prim_computes, &leave_patience};

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "leave.h"
+
 enum { SUM_PARTS = 64 }; /* of a sum, whatever the count, which are kept on the stack */
 
 void pieces_run(const void *of, int64_t count, PieceFn *piece) {
@@ -10,8 +12,13 @@ void pieces_run(const void *of, int64_t count, PieceFn *piece) {
         for (int64_t i = 0; i < count; i++) piece(of, i);
         return;
     }
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < count; i++) piece(of, i);
+#pragma omp parallel
+    {
+        leave_begin();
+#pragma omp for schedule(static) nowait
+        for (int64_t i = 0; i < count; i++) piece(of, i);
+        leave_end();
+    }
 }
 
 typedef struct Range { const KArgs *a; int64_t count, grain; RangeFn *piece; } Range;
@@ -79,20 +86,22 @@ float *block_load(const View *v, int64_t begin, int64_t n, float *scratch) {
 }
 
 float *block_target(const View *v, int64_t begin, float *scratch) {
-    return v->dtype == DT_F32 ? (float *)v->data + begin : scratch;
+    return v->dtype == DT_F32 && leave_lies() ? (float *)v->data + begin : scratch;
 }
 
 void block_store(const View *v, int64_t begin, int64_t n, const float *values) {
     if (v->dtype == DT_F32) {
         float *to = (float *)v->data + begin;
-        if (to != values) memcpy(to, values, (size_t)n * sizeof *to);
+        if (to != values) leave_bytes(to, values, (size_t)n * sizeof *to);
     } else {
-        uint16_t *to = (uint16_t *)v->data + begin;
-        if (v->dtype == DT_BF16) {
-            bf16_round(to, values, n);
-        } else {
-            assert(v->dtype == DT_F16);
-            f16_round(to, values, n);
+        uint16_t *to = (uint16_t *)v->data + begin, scratch[BLOCK];
+        assert(v->dtype == DT_BF16 || v->dtype == DT_F16);
+        for (int64_t i = 0, m; i < n; i += m) {
+            m = min_i64(BLOCK, n - i);
+            uint16_t *rounded = leave_lies() ? to + i : scratch;
+            if (v->dtype == DT_BF16) bf16_round(rounded, values + i, m);
+            else f16_round(rounded, values + i, m);
+            if (rounded == scratch) leave_bytes(to + i, scratch, (size_t)m * sizeof *to);
         }
     }
 }

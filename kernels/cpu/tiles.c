@@ -40,12 +40,13 @@ const float *tile_load(const View *v, const Tile *t, float *scratch, int64_t *st
 }
 
 float *tile_target(const View *v, const Tile *t, float *scratch, int64_t *stride) {
-    *stride = v->dtype == DT_F32 ? t->channels : t->cols;
-    return block_target(v, tile_at(t, 0), scratch);
+    float *to = block_target(v, tile_at(t, 0), scratch);
+    *stride = to == scratch ? t->cols : t->channels;
+    return to;
 }
 
 void tile_store(const View *v, const Tile *t, const float *values) {
-    if (v->dtype == DT_F32) return; /* it was computed where it lies */
+    if (v->dtype == DT_F32 && values == (const float *)v->data + tile_at(t, 0)) return; /* computed where it lies */
     for (int64_t r = 0; r < t->rows; r++) block_store(v, tile_at(t, r), t->cols, values + r * t->cols);
 }
 
