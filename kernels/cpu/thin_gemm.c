@@ -1,6 +1,7 @@
 #include "thin_gemm.h"
 
 #include "act.h"
+#include "leave.h"
 #include "parallel.h"
 #include "program/product.h"
 
@@ -76,13 +77,14 @@ INLINE const float *tile_get(DType t, const void *from, int64_t at, int64_t n, b
 
 /* Where to write n elements: where they lie, or a buffer that tile_put then stores */
 INLINE float *tile_place(DType t, void *to, int64_t at, int64_t n, float *buffer) {
-    return t == DT_F32 && n % LANES == 0 ? (float *)to + at : buffer;
+    return t == DT_F32 && n % LANES == 0 && leave_lies() ? (float *)to + at : buffer;
 }
 
 INLINE void tile_put(DType t, void *to, int64_t at, int64_t n, const float *from) {
     uint16_t *h = (uint16_t *)to + at;
     if (t == DT_F32 && from == (float *)to + at) return;
-    if (t == DT_BF16)
+    if (t == DT_F32) leave_bytes((float *)to + at, from, (size_t)n * sizeof *from);
+    else if (t == DT_BF16)
         for (int64_t i = 0; i < n; i++) h[i] = bf16_from_f32(from[i]);
     else
         for (int64_t i = 0; i < n; i++) dtype_store(t, to, (size_t)(at + i), from[i]);
@@ -270,6 +272,11 @@ static void factors(const Thin *t, int64_t row, int64_t rows, float (*d)[SUMS]) 
         }
 }
 
+/* s is read after the products: its rows are far apart, so no processor guesses which lines of memory are needed. */
+INLINE void ask_for(const View *v, int64_t at) {
+    __builtin_prefetch((const char *)v->data + (size_t)at * dtype_size(v->dtype));
+}
+
 /* n elements of dx from `at` on, in `to`, lack only the activation's gradient: multiplies by it, adds the elements to
  * their sums and stores them. */
 INLINE void leave_dx(const KArgs *args, int64_t at, int64_t n, float *to, float *sums) {
@@ -306,7 +313,10 @@ FUSED static void sums_block(const Thin *t, int64_t row, int64_t end, int64_t co
             to[i] = buffered || i >= rows ? buffer[i]
                                           : tile_place(t->a->dtype, t->a->data, (row + i) * t->k + col, n, buffer[i]);
         int64_t c = 0;
-        for (; c + LANES < n; c += 2 * LANES) sum_tile(tile, d, t->n, c, 2, to);
+        for (; c + LANES < n; c += 2 * LANES) {
+            for (int64_t i = 0; i < rows && buffered; i++) ask_for(&t->args->linear_dx.s, (row + i) * t->k + col + c);
+            sum_tile(tile, d, t->n, c, 2, to);
+        }
         if (c < n) sum_tile(tile, d, t->n, c, 1, to);
         for (int64_t i = 0; i < rows; i++) {
             if (!t->turned) leave_dx(t->args, (row + i) * t->k + col, n, to[i], sums);
