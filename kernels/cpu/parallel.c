@@ -94,14 +94,12 @@ void block_store(const View *v, int64_t begin, int64_t n, const float *values) {
         float *to = (float *)v->data + begin;
         if (to != values) leave_bytes(to, values, (size_t)n * sizeof *to);
     } else {
-        uint16_t *to = (uint16_t *)v->data + begin, scratch[BLOCK];
-        assert(v->dtype == DT_BF16 || v->dtype == DT_F16);
-        for (int64_t i = 0, m; i < n; i += m) {
-            m = min_i64(BLOCK, n - i);
-            uint16_t *rounded = leave_lies() ? to + i : scratch;
-            if (v->dtype == DT_BF16) bf16_round(rounded, values + i, m);
-            else f16_round(rounded, values + i, m);
-            if (rounded == scratch) leave_bytes(to + i, scratch, (size_t)m * sizeof *to);
+        uint16_t *to = (uint16_t *)v->data + begin;
+        if (v->dtype == DT_BF16) {
+            bf16_round(to, values, n);
+        } else {
+            assert(v->dtype == DT_F16);
+            f16_round(to, values, n);
         }
     }
 }
