@@ -39,31 +39,6 @@ function tables.slices()
   put(lines)
 end
 
--- A sequence of layers with each convolution and ReLU that a pooling reads in a checkpoint. Where the setting marks none, that
--- changes nothing but one thing: no ReLU is one op with its pooling, which is in another checkpoint.
-local function apart(model)
-  local layers = {}
-  for _, layer in ipairs(model) do
-    if layer.kind == "MaxPool2d" then
-      local relu, conv = table.remove(layers), table.remove(layers)
-      layers[#layers + 1] = nn.Checkpoint(nn.Sequential{conv, relu})
-    end
-    layers[#layers + 1] = layer
-  end
-  return nn.Sequential(layers)
-end
-
--- What the ops that a ReLU and its pooling are save: VGG16
-function tables.pooling()
-  local lines = {{"VGG16, 224 × 224, batch 64, SGD", "ReLU and pooling apart", "as one"}}
-  for _, precision in ipairs{"fp32", "amp_bf16"} do
-    local set, other = {batch = 64, precision = precision, checkpoint = "none"}, script "vgg16_memory"
-    other.base.model = apart(other.base.model)
-    lines[#lines + 1] = {("`%s`"):format(precision), peak(common.predicted(other, set)[1]), peak(common.predicted(script "vgg16_memory", set)[1])}
-  end
-  put(lines)
-end
-
 -- Fewer heads of keys and values
 function tables.kv_heads()
   local words = {[32] = "32 heads of keys, as of queries", [8] = "8, as published", [1] = "1"}
