@@ -186,7 +186,9 @@ static void leave_y(const Gemm *g, int64_t row, int64_t rows, int64_t column, in
     }
 }
 
+/* The activation's operand comes from memory while sums wait in a cache: what a later row needs is asked for. */
 static void leave_dx(const Gemm *g, int64_t row, int64_t rows, int64_t column, int64_t columns, float *sums, int64_t step) {
+    enum { AHEAD = 2 /* rows */, LINE = 16 /* numbers, at least */ };
     const Walk *w = g->of;
     const KArgs *a = w->args;
     const View *dx = &a->linear_dx.dx, *s = &a->linear_dx.s;
@@ -196,6 +198,7 @@ static void leave_dx(const Gemm *g, int64_t row, int64_t rows, int64_t column, i
         for (int64_t c = 0; c < columns; c += BLOCK) {
             const int64_t n = min_i64(BLOCK, columns - c), at = place_of(g, row + r) + column + c;
             float *to = sums + r * step + c;
+            for (int64_t k = 0; k < n && s->count; k += LINE) view_ask(s, at + AHEAD * g->n + k);
             if (s->count) act_dx_block(act_of_op(a), to, to, block_load(s, at, n, saved), n);
             if (parts) sum_rows(parts + c, to, 1, n);
             block_store(dx, at, n, to);

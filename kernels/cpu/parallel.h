@@ -50,6 +50,11 @@ float *block_target(const View *v, int64_t begin, float *scratch);
 /* Rounds values[n] into the view; fp32 values that lie there already stay. */
 void block_store(const View *v, int64_t begin, int64_t n, const float *values);
 
+/* Asks for the line of memory with element `at`, whether there is one or not. */
+static inline void view_ask(const View *v, int64_t at) {
+    __builtin_prefetch((const void *)((uintptr_t)v->data + (uintptr_t)at * dtype_size(v->dtype)));
+}
+
 /* factors[i]: what dropout multiplies element begin + i by; begin and n are multiples of 4. In dropout.c. */
 void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin, int64_t n);
 

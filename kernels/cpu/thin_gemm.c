@@ -272,11 +272,6 @@ static void factors(const Thin *t, int64_t row, int64_t rows, float (*d)[SUMS]) 
         }
 }
 
-/* s is read after the products: its rows are far apart, so no processor guesses which lines of memory are needed. */
-INLINE void ask_for(const View *v, int64_t at) {
-    __builtin_prefetch((const char *)v->data + (size_t)at * dtype_size(v->dtype));
-}
-
 /* n elements of dx from `at` on, in `to`, lack only the activation's gradient: multiplies by it, adds the elements to
  * their sums and stores them. */
 INLINE void leave_dx(const KArgs *args, int64_t at, int64_t n, float *to, float *sums) {
@@ -314,7 +309,8 @@ FUSED static void sums_block(const Thin *t, int64_t row, int64_t end, int64_t co
                                           : tile_place(t->a->dtype, t->a->data, (row + i) * t->k + col, n, buffer[i]);
         int64_t c = 0;
         for (; c + LANES < n; c += 2 * LANES) {
-            for (int64_t i = 0; i < rows && buffered; i++) ask_for(&t->args->linear_dx.s, (row + i) * t->k + col + c);
+            /* s is read after the products; its rows are far apart, so no processor guesses which lines are needed */
+            for (int64_t i = 0; i < rows && buffered; i++) view_ask(&t->args->linear_dx.s, (row + i) * t->k + col + c);
             sum_tile(tile, d, t->n, c, 2, to);
         }
         if (c < n) sum_tile(tile, d, t->n, c, 1, to);
