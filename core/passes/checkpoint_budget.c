@@ -526,7 +526,7 @@ static int judge(const Solver *s, Compile *under, int *best) {
                    "reaches is %zu bytes", budget, least);
 }
 
-static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment) {
+static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment, size_t *estimated) {
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
     Scratch *m = &under->scratch;
     Solver s = {whole, c, c->n_cuts - 1, scratch_new(m, cuts * cuts, sizeof(Step)),
@@ -541,11 +541,13 @@ static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment)
     if (code || m->failed) return code;
     find_candidates(&s);
     code = judge(&s, under, &best);
-    if (!code) memcpy(segment, candidate(&s, best), ops * sizeof *segment);
-    return code;
+    if (code) return code;
+    memcpy(segment, candidate(&s, best), ops * sizeof *segment);
+    if (estimated) *estimated = s.peak[best];
+    return OK;
 }
 
-int chain_fit(const Chain *c, Compile *under, int *segment) {
+int chain_fit(const Chain *c, Compile *under, int *segment, size_t *estimated) {
     Cut cut[MOST_CUTS];
     Chain thinned = *c;
     assert(c->n_cuts >= 2);
@@ -556,5 +558,5 @@ int chain_fit(const Chain *c, Compile *under, int *segment) {
         thinned.cut = cut;
         thinned.n_cuts = MOST_CUTS;
     }
-    return fit(c, &thinned, under, segment);
+    return fit(c, &thinned, under, segment, estimated);
 }
