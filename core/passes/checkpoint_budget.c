@@ -88,12 +88,6 @@ typedef struct Profile {
     size_t *gradient; /* by root: bytes that are free after its updates: the weight's gradient */
 } Profile;
 
-/* What a second run reads, and else only the forward pass: it is kept for the second run. */
-typedef struct Waiting {
-    size_t bytes;
-    int until; /* the forward op after which it would be free */
-} Waiting;
-
 /* Fills f->within, f->unit, f->cut and f->kept. */
 static void find_units(const Solver *s, Profile *f) {
     const Program *chain = s->c->p;
@@ -239,12 +233,12 @@ static int first_need(const Solver *s, const Profile *f, int from, int to) {
 
 /* Bytes alive in a run that is dropped: the most in its forward pass, when it runs again (the ops in s->again), and in
  * its backward pass. */
-static size_t work_dropped(const Solver *s, const Profile *f, int from, int to, const Waiting *in) {
+static size_t work_dropped(const Solver *s, const Profile *f, int from, int to, size_t input) {
     int start = s->c->cut[from].at, end = s->c->cut[to].at, out = f->cut[to], need = first_need(s, f, from, to);
     size_t most = 0, cut = f->kept[to];
     size_t waiting = f->across[need] + *at_cut(s, f->stored, need, to) + (f->end[out] >= need ? cut : 0);
     for (int t = f->place[start]; t < f->place[end]; t++)
-        at_least(&most, f->other[t] + *at_cut(s, f->passing, t, from) + (t > in->until ? in->bytes : 0));
+        at_least(&most, f->other[t] + *at_cut(s, f->passing, t, from) + input);
     for (int i = end - 1; i >= start; i--) {
         const int t = f->place[i];
         if (!s->again[i]) continue;
@@ -252,7 +246,7 @@ static size_t work_dropped(const Solver *s, const Profile *f, int from, int to, 
         at_least_without(&most, waiting + *at_cut(s, f->own, t, from) + *at_cut(s, f->stored, t, from), gone_at(f, from, need));
     }
     for (int t = earlier(f->last[to] + 1, need); t <= f->last[from]; t++)
-        at_least_without(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : (f->end[out] >= t ? cut : 0) + in->bytes),
+        at_least_without(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : (f->end[out] >= t ? cut : 0) + input),
                          gone_at(f, from, t));
     return most;
 }
@@ -275,18 +269,12 @@ static void find_again(const Solver *s, int to) {
     }
 }
 
-/* A second run reads the storage, which else would be free before the backward pass. */
-static void add_input(const Profile *f, Waiting *in, int root) {
-    in->bytes += f->life[root].bytes;
-    if (!f->unit[root] && f->life[root].last > in->until) in->until = f->life[root].last;
-}
-
 /* The steps of all runs that end at cut `to`. Dropping a run keeps what crosses its end, and its input, even if the
- * backward pass itself does not read that. */
+ * backward pass itself does not read that (counted twice where the forward pass still reads it). */
 static void fill_steps(const Solver *s, Profile *f, int to) {
     double seconds = 0;
     const Program *p = s->c->p;
-    Waiting batch = {0, 0};
+    size_t batch = 0; /* bytes of inputs that only the second run still needs */
     find_again(s, to);
     memset(s->lost, 0, (size_t)p->n_bufs); /* here: inputs that are in `batch` */
     for (int from = to - 1; from >= 0; from--) {
@@ -297,13 +285,12 @@ static void fill_steps(const Solver *s, Profile *f, int to) {
                 int b = p->ops[i].in[k];
                 if (p->bufs[b].kind != BUF_INPUT || s->c->saved[b] || s->lost[b]) continue;
                 s->lost[b] = true;
-                add_input(f, &batch, b);
+                batch += f->life[b].bytes;
             }
         }
-        Waiting in = batch;
-        const int kept = s->c->cut[from].root;
-        if (kept != NO_BUF && s->need[kept] && !s->c->saved[kept]) add_input(f, &in, f->cut[from]);
-        *step_at(s, from, to) = (Step){work_dropped(s, f, from, to, &in), in.bytes + f->kept[to], seconds};
+        const int in = s->c->cut[from].root;
+        const size_t input = batch + (in != NO_BUF && s->need[in] && !s->c->saved[in] ? f->life[f->cut[from]].bytes : 0);
+        *step_at(s, from, to) = (Step){work_dropped(s, f, from, to, input), input + f->kept[to], seconds};
     }
 }
 
