@@ -75,9 +75,8 @@ typedef struct Profile {
     int *cut;         /* by cut: the storage that crosses it, in p */
     size_t *kept;     /* by cut: its bytes, if the backward pass reads it */
     Life *life;       /* with the bytes that a plan takes */
-    int *unit;        /* by root: the unit that writes it last, if the backward pass reads it; else 0 */
+    int *unit;        /* by root: the unit that writes it last, if the backward pass reads it; else 0. It lives as long as gradients in its place */
     int *first, *read, *back; /* by root: the first and the last forward op and the first backward op that read it */
-    int *end;         /* by root: the last op that reads it, after which a gradient may have its storage */
     size_t *other;    /* by op: bytes alive at it of buffers with unit 0, which no choice changes */
     size_t *across;   /* by op: of these, bytes that are alive at the op before it, too */
     size_t *stored;   /* by op and cut: bytes alive at it from units after the cut, when all is stored */
@@ -108,18 +107,16 @@ static void find_units(const Solver *s, Profile *f) {
     }
 }
 
-/* Fills f->first, f->read, f->back, f->end. A backward op that writes into an activation's storage writes a gradient, in
- * place. A gather that a pass has put far before its reader follows the second run that makes what it sends. */
+/* Fills f->first, f->read, f->back. A gather that a pass has put far before its reader follows the second run that makes what it
+ * sends. */
 static void find_reads(Profile *f, int chain_bufs) {
     for (int b = 0; b < f->p->n_bufs; b++) {
         f->first[b] = f->read[b] = f->life[b].first;
         f->back[b] = f->p->n_ops;
-        f->end[b] = f->life[b].last;
     }
     for (int i = f->p->n_ops - 1; i >= 0; i--) {
         const Op *op = &f->p->ops[i];
         const bool forward = i < f->p->forward_end, ahead = op->kind == OP_all_gather && op->out[0] >= chain_bufs;
-        if (!forward && op->kind != OP_view && op->out[0] != NO_BUF) f->end[program_root(f->p, op->out[0])] = i;
         EACH_IN(op, k) {
             int root = program_root(f->p, op->in[k]);
             if (forward) f->first[root] = i;
@@ -154,15 +151,15 @@ static void find_alive(const Solver *s, Profile *f) {
     for (int b = 0; b < f->p->n_bufs; b++) {
         const Life *l = &f->life[b];
         if (!l->used || l->host) continue;
-        int unit = f->unit[b], stored = unit ? earlier(f->end[b], l->last) : l->first - 1;
-        add_bytes(f, f->other, 1, stored + 1, l->last, l->bytes);
-        add_bytes(f, f->across, 1, stored + (unit ? 1 : 2), l->last, l->bytes);
+        const int unit = f->unit[b];
         if (unit) {
-            add_bytes(f, f->stored + unit - 1, cuts, l->first, stored, l->bytes);
+            add_bytes(f, f->stored + unit - 1, cuts, l->first, l->last, l->bytes);
             add_bytes(f, f->passing + unit - 1, cuts, l->first, earlier(f->read[b], l->last), l->bytes);
-        } else if (l->last < f->p->forward_end) {
-            add_bytes(f, f->own + f->within[f->first[b]] - 1, cuts, l->first, l->last, l->bytes);
+            continue;
         }
+        add_bytes(f, f->other, 1, l->first, l->last, l->bytes);
+        add_bytes(f, f->across, 1, l->first + 1, l->last, l->bytes);
+        if (l->last < f->p->forward_end) add_bytes(f, f->own + f->within[f->first[b]] - 1, cuts, l->first, l->last, l->bytes);
     }
     sum_up(f, f->other, 1);
     sum_up(f, f->across, 1);
@@ -202,7 +199,7 @@ static void find_last(const Solver *s, Profile *f) {
     for (int c = s->n - 1; c >= 0; c--) {
         f->last[c] = f->last[c + 1];
         for (int b = 0; b < f->p->n_bufs; b++)
-            if (f->unit[b] == c + 1 && f->end[b] > f->last[c]) f->last[c] = f->end[b];
+            if (f->unit[b] == c + 1 && f->life[b].last > f->last[c]) f->last[c] = f->life[b].last;
     }
 }
 
@@ -210,8 +207,8 @@ static void at_least(size_t *most, size_t bytes) { *most = max_size(*most, bytes
 
 static void at_least_without(size_t *most, size_t bytes, size_t without) { at_least(most, bytes > without ? bytes - without : 0); }
 
-/* Bytes of what crosses the cut and is kept, but is not alive any more at a backward op, where a gradient may have its storage. */
-static size_t gone_at(const Profile *f, int cut, int op) { return f->end[f->cut[cut]] < op ? f->kept[cut] : 0; }
+/* Bytes of what crosses the cut and is kept, but is not alive any more at a backward op. */
+static size_t gone_at(const Profile *f, int cut, int op) { return f->life[f->cut[cut]].last < op ? f->kept[cut] : 0; }
 
 /* A unit that is stored. working: the most in its forward pass and in its backward pass. */
 static void work_stored(const Solver *s, Profile *f, int unit, Step *store) {
@@ -236,7 +233,7 @@ static int first_need(const Solver *s, const Profile *f, int from, int to) {
 static size_t work_dropped(const Solver *s, const Profile *f, int from, int to, size_t input) {
     int start = s->c->cut[from].at, end = s->c->cut[to].at, out = f->cut[to], need = first_need(s, f, from, to);
     size_t most = 0, cut = f->kept[to];
-    size_t waiting = f->across[need] + *at_cut(s, f->stored, need, to) + (f->end[out] >= need ? cut : 0);
+    size_t waiting = f->across[need] + *at_cut(s, f->stored, need, to) + (f->life[out].last >= need ? cut : 0);
     for (int t = f->place[start]; t < f->place[end]; t++)
         at_least(&most, f->other[t] + *at_cut(s, f->passing, t, from) + input);
     for (int i = end - 1; i >= start; i--) {
@@ -246,7 +243,7 @@ static size_t work_dropped(const Solver *s, const Profile *f, int from, int to, 
         at_least_without(&most, waiting + *at_cut(s, f->own, t, from) + *at_cut(s, f->stored, t, from), gone_at(f, from, need));
     }
     for (int t = earlier(f->last[to] + 1, need); t <= f->last[from]; t++)
-        at_least_without(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : (f->end[out] >= t ? cut : 0) + input),
+        at_least_without(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : (f->life[out].last >= t ? cut : 0) + input),
                          gone_at(f, from, t));
     return most;
 }
@@ -325,7 +322,7 @@ static int estimate(Solver *s, int way, int *segment, Compile *under) {
                  .cut = scratch_new(m, cuts, sizeof(int)), .kept = scratch_new(m, cuts, sizeof(size_t)),
                  .life = scratch_new(m, bufs, sizeof(Life)), .unit = scratch_new(m, bufs, sizeof(int)),
                  .first = scratch_new(m, bufs, sizeof(int)), .read = scratch_new(m, bufs, sizeof(int)),
-                 .back = scratch_new(m, bufs, sizeof(int)), .end = scratch_new(m, bufs, sizeof(int)),
+                 .back = scratch_new(m, bufs, sizeof(int)),
                  .other = scratch_new(m, ops, sizeof(size_t)), .across = scratch_new(m, ops, sizeof(size_t)),
                  .stored = scratch_new(m, ops * cuts, sizeof(size_t)), .passing = scratch_new(m, ops * cuts, sizeof(size_t)),
                  .own = scratch_new(m, ops * cuts, sizeof(size_t)), .last = scratch_new(m, cuts, sizeof(int)),
