@@ -20,7 +20,7 @@ int pass_checkpoint(Program *p, Compile *under) {
     int code = OK, *segment = scratch_new(&under->scratch, (size_t)p->forward_end, sizeof *segment);
     if (!chain_find(&c, p, &under->scratch)) return OK;
     if (mode == CHECKPOINT_SELECTIVE) code = chain_select(&c, under, segment);
-    else if (mode == CHECKPOINT_BUDGET) code = chain_fit(&c, under, segment);
+    else if (mode == CHECKPOINT_BUDGET) code = chain_fit(&c, under, segment, NULL);
     else chain_choose(&c, mode, segment);
     if (!code) chain_drop(&c, p, segment, NULL, &under->scratch);
     return code;

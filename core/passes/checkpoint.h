@@ -66,7 +66,8 @@ int chain_arena(const Chain *c, const int *segment, Compile *under, size_t *aren
 /* The choice with the smallest arena that drops no product: chain_lighten's with the best depth. */
 int chain_select(const Chain *c, Compile *under, int *segment);
 
-/* The quickest choice whose placed arena is within the budget. ERR_OOM: there is none; names the least arena. */
-int chain_fit(const Chain *c, Compile *under, int *segment);
+/* The quickest choice whose placed arena is within the budget. ERR_OOM: there is none; names the least arena. estimated, or NULL: what
+ * the arena was estimated at before it was placed; 0: it was not. */
+int chain_fit(const Chain *c, Compile *under, int *segment, size_t *estimated);
 
 #endif

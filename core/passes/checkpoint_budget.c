@@ -3,25 +3,32 @@
  * 1. Candidates. A choice "stores" a unit of the chain or "drops" a run of units. A dynamic program finds the choice
  *    with the least recomputation for a bound on the estimated peak. The bound starts at "no bound" and then moves to
  *    just below the peak of the choice that was found, so the candidates run along the front of time against memory.
- *    More candidates: the choices of the other modes; each of all these with what it stores lightened
- *    (checkpoint_selective.c); and no segments with only the first units lightened. Nothing here depends on the budget,
- *    so a larger budget never costs more time.
- * 2. Judgement. In order of time, each candidate is compiled and placed; the first that fits is taken.
+ *    There are two such fronts: units are stored whole, or lightened (checkpoint_selective.c). More candidates: the choices
+ *    of the other modes; each of these and of the first front with what it stores lightened; and no segments with only the
+ *    first units lightened. Nothing here depends on the budget, so a larger budget never costs more time.
+ * 2. Judgement. In order of time, each candidate is compiled and placed; the first that fits is taken. A candidate whose
+ *    estimate is well above the budget has its turn only if no other fits.
  *
  * The estimate: while the backward pass is in the run (i, j] of units, these bytes are alive:
  *     kept      what is stored of the units up to cut i             depends on the choice up to i: a Label
  *     working   the run's own activations that are still needed,    depends on i and j only: follows from the lifetimes
- *               gradients and everything else                       of the program without checkpointing */
+ *               gradients and everything else                       of the program in which all units are stored
+ *
+ * Those lifetimes are read from the finished program. So what the passes do with storage (gradients that take that of an activation,
+ * slices, early updates, gathered weights) is in the estimate without a word about it here. What is left is what a second run adds: most
+ * estimates are the placed arena to the byte. */
 #include "checkpoint.h"
 
 #include <assert.h>
 #include <string.h>
 
-enum { LABELS = 32, CHOICES = 64, PARTS = 8, CANDIDATES = 2 * CHOICES + PARTS };
-/* The estimate looks at all runs between two cuts. If there are more than MOST_CUTS, it looks at FEW_CUTS of them. */
-enum { MOST_CUTS = 512, FEW_CUTS = 128 };
+enum { WHOLE, LIGHT, WAYS }; /* of storing a unit: all of it, or without what light ops make of the rest, see chain_lighten */
+enum { LABELS = 64, CHOICES = 64, PARTS = 8, CANDIDATES = 3 * CHOICES + PARTS };
+enum { DOUBT = 32 /* an estimate may be so much of itself too high */ };
+/* The estimate looks at all runs between two cuts. If there are more than MOST_CUTS, it looks at so many of them. */
+enum { MOST_CUTS = 128 };
 
-/* A run of units that is dropped. */
+/* A run of units that is dropped, or a unit that is stored. */
 typedef struct Step {
     size_t working, kept; /* bytes: alive while the backward pass is in it, see above; of it that stay stored */
     double seconds;       /* of recomputation */
@@ -42,12 +49,14 @@ typedef struct Solver {
     const Chain *c;     /* the same with the cuts that the estimate looks at */
     int n;            /* the last cut: the end of the forward pass */
     Step *step;       /* [from * (n + 1) + to], from < to: the run between these cuts when it is dropped */
-    size_t *stored, *working; /* by unit: bytes that stay and that are alive, as in Step, when it is stored */
+    Step *store[WAYS]; /* by unit, when it is stored */
+    size_t *input;    /* by cut: bytes of what crosses it, if a LIGHT unit before it does not keep that: a dropped run after it does */
     size_t least;     /* bytes that no choice can avoid */
     Front *front;     /* by cut */
     int *segment;     /* CANDIDATES choices, each [forward_end] */
     int *depth;       /* by buffer: scratch of chain_lighten */
     double *seconds;  /* by candidate */
+    size_t *peak;     /* by candidate: the estimate, or 0 if there is none */
     int count;        /* candidates so far */
     bool *lost, *need, *again; /* see chain_again */
 } Solver;
@@ -60,59 +69,67 @@ static Step *step_at(const Solver *s, int from, int to) {
 /* ---- the estimate */
 
 typedef struct Profile {
-    const Program *p; /* finished, without checkpointing: its ops have other numbers than the chain's, see place */
+    const Program *p; /* finished, with all units stored one way: its ops have other numbers than the chain's, see place */
     int *place;       /* by the chain's forward op, and for their end: its number in p */
-    Life *life;
-    int *unit;        /* by root: the unit that writes it, if the forward pass leaves it to the backward pass; else 0 */
-    int *read, *back; /* by root: the last forward op and the first backward op that read it */
-    int *end;         /* by root: the last op that reads it, after which a gradient may have its storage */
-    size_t *other;    /* by op: bytes alive at it of buffers with unit 0, which no choice changes; not the persistent */
-    size_t inputs;    /* bytes of the micro-batch, which `other` contains */
+    int *within;      /* by forward op of p: the unit in which it is */
+    int *cut;         /* by cut: the storage that crosses it, in p */
+    size_t *kept;     /* by cut: its bytes, if the backward pass reads it */
+    Life *life;       /* with the bytes that a plan takes */
+    int *unit;        /* by root: the unit that writes it last, if the backward pass reads it; else 0. It lives as long as gradients in its place */
+    int *first, *read, *back; /* by root: the first and the last forward op and the first backward op that read it */
+    size_t *other;    /* by op: bytes alive at it of buffers with unit 0, which no choice changes */
+    size_t *across;   /* by op: of these, bytes that are alive at the op before it, too */
     size_t *stored;   /* by op and cut: bytes alive at it from units after the cut, when all is stored */
     size_t *passing;  /* by op and cut: the same without what only the backward pass reads */
+    size_t *own;      /* by op and cut: of `other`, bytes that forward ops alone read, all of them after the cut */
     int *last;        /* by cut: the last op that uses what a unit after the cut writes */
+    int *update;      /* by root: the first op that updates it, a weight, or the number of ops */
+    size_t *gradient; /* by root: bytes that are free after its updates: the weight's gradient */
 } Profile;
 
-/* Does the forward pass leave the storage to the backward pass? */
-static bool is_left(const Chain *c, const Profile *f, int b) {
-    const Buf *buf = &f->p->bufs[b];
-    const Life *l = &f->life[b];
-    int end = f->p->forward_end;
-    return c->writer[b] != NO_OP && l->used && !buf->carried && !buf->keep && l->first < end && l->last >= end;
-}
-
-/* Fills f->unit and s->stored. */
+/* Fills f->within, f->unit, f->cut and f->kept. */
 static void find_units(const Solver *s, Profile *f) {
-    for (int b = 0; b < s->c->p->n_bufs; b++) {
-        if (!is_left(s->c, f, b)) continue;
-        for (f->unit[b] = 1; s->c->cut[f->unit[b]].at <= s->c->writer[b];) f->unit[b]++;
-        s->stored[f->unit[b]] += f->life[b].bytes;
+    const Program *chain = s->c->p;
+    for (int t = 0, unit = 1; t < f->p->forward_end; t++) {
+        const Op *op = &f->p->ops[t];
+        while (f->place[s->c->cut[unit].at] <= t) unit++;
+        f->within[t] = unit;
+        EACH_OUT(op, k) {
+            const int out = op->out[k], root = program_root(f->p, out);
+            if (op->kind == OP_view || out >= chain->n_bufs || !s->c->saved[program_root(chain, out)]) continue;
+            const Buf *buf = &f->p->bufs[root];
+            if (buf->kind == BUF_TEMP && !buf->carried && !buf->keep && f->life[root].last >= f->p->forward_end) f->unit[root] = unit;
+        }
+    }
+    for (int c = 1; c < s->n; c++) {
+        f->cut[c] = program_root(f->p, s->c->cut[c].root);
+        if (s->c->saved[s->c->cut[c].root] && f->unit[f->cut[c]]) f->kept[c] = f->life[f->cut[c]].bytes;
     }
 }
 
-/* Fills f->read, f->back, f->end. A backward op that writes into an activation's storage writes a gradient, in
- * place. */
-static void find_reads(Profile *f) {
+/* Fills f->first, f->read, f->back. A gather that a pass has put far before its reader follows the second run that makes what it
+ * sends. */
+static void find_reads(Profile *f, int chain_bufs) {
     for (int b = 0; b < f->p->n_bufs; b++) {
-        f->read[b] = f->life[b].first;
+        f->first[b] = f->read[b] = f->life[b].first;
         f->back[b] = f->p->n_ops;
-        f->end[b] = f->life[b].last;
     }
-    for (int i = f->p->n_ops - 1; i >= f->p->forward_end; i--)
-        if (f->p->ops[i].kind != OP_view && f->p->ops[i].out[0] != NO_BUF)
-            f->end[program_root(f->p, f->p->ops[i].out[0])] = i;
-    for (int i = 0; i < f->p->n_ops; i++)
-        EACH_IN(&f->p->ops[i], k) {
-            int root = program_root(f->p, f->p->ops[i].in[k]);
-            if (i < f->p->forward_end) f->read[root] = i;
-            else if (i < f->back[root]) f->back[root] = i;
+    for (int i = f->p->n_ops - 1; i >= 0; i--) {
+        const Op *op = &f->p->ops[i];
+        const bool forward = i < f->p->forward_end, ahead = op->kind == OP_all_gather && op->out[0] >= chain_bufs;
+        EACH_IN(op, k) {
+            int root = program_root(f->p, op->in[k]);
+            if (forward) f->first[root] = i;
+            else if (!ahead) f->back[root] = i;
+            if (forward && i > f->read[root]) f->read[root] = i;
         }
+    }
 }
 
 static size_t *at_cut(const Solver *s, size_t *table, int op, int cut) { return &table[op * (s->n + 1) + cut]; }
 
 /* Adds bytes to the ops [from, to] in a column of a table by op. Until sum_up, an entry is the difference to the op
- * before it. */
+ * before it, and of one unit. */
 static void add_bytes(const Profile *f, size_t *column, size_t columns, int from, int to, size_t bytes) {
     if (from > to) return;
     column[(size_t)from * columns] += bytes;
@@ -120,34 +137,61 @@ static void add_bytes(const Profile *f, size_t *column, size_t columns, int from
 }
 
 static void sum_up(const Profile *f, size_t *table, size_t columns) {
-    for (size_t i = columns; i < (size_t)f->p->n_ops * columns; i++) table[i] += table[i - columns];
+    size_t entries = (size_t)f->p->n_ops * columns;
+    for (size_t i = columns; i < entries; i++) table[i] += table[i - columns];
+    for (size_t i = entries - 1; i > 0; i--)
+        if (i % columns) table[i - 1] += table[i];
 }
 
 static int earlier(int a, int b) { return a < b ? a : b; }
 
-/* Fills f->other, f->inputs, f->stored, f->passing and s->least. */
-static void find_alive(Solver *s, Profile *f) {
+/* Fills f->other, f->across, f->stored, f->passing and f->own. */
+static void find_alive(const Solver *s, Profile *f) {
     const size_t cuts = (size_t)s->n + 1;
     for (int b = 0; b < f->p->n_bufs; b++) {
         const Life *l = &f->life[b];
-        if (!l->used || f->p->bufs[b].kind == BUF_PERSISTENT) continue;
-        if (f->p->bufs[b].kind == BUF_INPUT) f->inputs += l->bytes;
-        int unit = f->unit[b], stored = unit ? earlier(f->end[b], l->last) : l->first - 1;
-        add_bytes(f, f->other, 1, stored + 1, l->last, l->bytes);
-        if (!unit) continue;
-        add_bytes(f, f->stored + unit - 1, cuts, l->first, stored, l->bytes);
-        add_bytes(f, f->passing + unit - 1, cuts, l->first, earlier(f->read[b], l->last), l->bytes);
+        if (!l->used || l->host) continue;
+        const int unit = f->unit[b];
+        if (unit) {
+            add_bytes(f, f->stored + unit - 1, cuts, l->first, l->last, l->bytes);
+            add_bytes(f, f->passing + unit - 1, cuts, l->first, earlier(f->read[b], l->last), l->bytes);
+            continue;
+        }
+        add_bytes(f, f->other, 1, l->first, l->last, l->bytes);
+        add_bytes(f, f->across, 1, l->first + 1, l->last, l->bytes);
+        if (l->last < f->p->forward_end) add_bytes(f, f->own + f->within[f->first[b]] - 1, cuts, l->first, l->last, l->bytes);
     }
     sum_up(f, f->other, 1);
+    sum_up(f, f->across, 1);
     sum_up(f, f->stored, cuts);
     sum_up(f, f->passing, cuts);
-    for (int t = 0; t < f->p->n_ops; t++) {
-        s->least = max_size(s->least, f->other[t]);
-        for (int c = s->n - 1; c >= 0; c--) {
-            *at_cut(s, f->stored, t, c) += *at_cut(s, f->stored, t, c + 1);
-            *at_cut(s, f->passing, t, c) += *at_cut(s, f->passing, t, c + 1);
+    sum_up(f, f->own, cuts);
+}
+
+/* Fills f->update and f->gradient. */
+static void find_updates(Profile *f) {
+    for (int b = 0; b < f->p->n_bufs; b++) f->update[b] = f->p->n_ops;
+    for (int i = f->p->n_ops - 1; i >= f->p->forward_end; i--) {
+        const Op *op = &f->p->ops[i];
+        const int w = op->out[0];
+        if (w == NO_BUF || !op_info(op->kind)->out[0].updated || f->p->bufs[w].kind != BUF_PERSISTENT) continue;
+        f->update[w] = i;
+        EACH_IN(op, k) {
+            const int root = program_root(f->p, op->in[k]);
+            if (f->p->bufs[root].kind == BUF_TEMP && f->life[root].last == i) f->gradient[w] += f->life[root].bytes;
         }
     }
+}
+
+/* Bytes of gradients that wait for the second run of a forward op right before op `need`: it reads weights (to cast them) that would
+ * be updated by then. */
+static size_t gradients_wait(const Profile *f, const Op *op, int need) {
+    size_t bytes = 0;
+    EACH_IN(op, k) {
+        const int root = program_root(f->p, op->in[k]);
+        if (f->update[root] < need) bytes += f->gradient[root];
+    }
+    return bytes;
 }
 
 static void find_last(const Solver *s, Profile *f) {
@@ -155,43 +199,52 @@ static void find_last(const Solver *s, Profile *f) {
     for (int c = s->n - 1; c >= 0; c--) {
         f->last[c] = f->last[c + 1];
         for (int b = 0; b < f->p->n_bufs; b++)
-            if (f->unit[b] == c + 1 && f->end[b] > f->last[c]) f->last[c] = f->end[b];
+            if (f->unit[b] == c + 1 && f->life[b].last > f->last[c]) f->last[c] = f->life[b].last;
     }
 }
 
 static void at_least(size_t *most, size_t bytes) { *most = max_size(*most, bytes); }
 
-/* s->working of a unit that is stored: the most in its forward pass and in its backward pass. */
-static void work_stored(const Solver *s, Profile *f, int unit) {
-    size_t *most = &s->working[unit];
+static void at_least_without(size_t *most, size_t bytes, size_t without) { at_least(most, bytes > without ? bytes - without : 0); }
+
+/* Bytes of what crosses the cut and is kept, but is not alive any more at a backward op. */
+static size_t gone_at(const Profile *f, int cut, int op) { return f->life[f->cut[cut]].last < op ? f->kept[cut] : 0; }
+
+/* A unit that is stored. working: the most in its forward pass and in its backward pass. */
+static void work_stored(const Solver *s, Profile *f, int unit, Step *store) {
     for (int t = f->place[s->c->cut[unit - 1].at]; t < f->place[s->c->cut[unit].at]; t++)
-        at_least(most, f->other[t] + *at_cut(s, f->stored, t, unit - 1));
+        at_least(&store->working, f->other[t] + *at_cut(s, f->stored, t, unit - 1));
     for (int t = f->last[unit] + 1; t <= f->last[unit - 1]; t++)
-        at_least(most, f->other[t] + *at_cut(s, f->stored, t, unit - 1));
+        at_least_without(&store->working, f->other[t] + *at_cut(s, f->stored, t, unit - 1), gone_at(f, unit - 1, t));
+    for (int i = s->c->cut[unit - 1].at; i < s->c->cut[unit].at; i++)
+        if (s->again[i]) store->seconds += op_seconds(&s->c->p->ops[i]);
 }
 
 /* The first backward op that reads what is lost when the run (from, to] is dropped. */
 static int first_need(const Solver *s, const Profile *f, int from, int to) {
-    int first = f->last[from];
+    int first = f->last[from], out = f->cut[to];
     for (int b = 0; b < s->c->p->n_bufs; b++)
-        if (f->unit[b] > from && f->unit[b] <= to && b != s->c->cut[to].root && f->back[b] < first) first = f->back[b];
+        if (f->unit[b] > from && f->unit[b] <= to && b != out && f->back[b] < first) first = f->back[b];
     return first;
 }
 
 /* Bytes alive in a run that is dropped: the most in its forward pass, when it runs again (the ops in s->again), and in
  * its backward pass. */
-static size_t work_dropped(const Solver *s, Profile *f, int from, int to) {
-    int start = s->c->cut[from].at, end = s->c->cut[to].at, out = s->c->cut[to].root, need = first_need(s, f, from, to);
-    size_t most = 0, cut = f->unit[out] ? f->life[out].bytes : 0;
-    size_t waiting = f->other[need] < f->other[need - 1] ? f->other[need] : f->other[need - 1];
-    if (f->end[out] >= need) waiting += cut;
-    for (int t = f->place[start]; t < f->place[end]; t++) at_least(&most, f->other[t] + *at_cut(s, f->passing, t, from));
-    for (int i = start; i < end; i++) {
+static size_t work_dropped(const Solver *s, const Profile *f, int from, int to, size_t input) {
+    int start = s->c->cut[from].at, end = s->c->cut[to].at, out = f->cut[to], need = first_need(s, f, from, to);
+    size_t most = 0, cut = f->kept[to];
+    size_t waiting = f->across[need] + *at_cut(s, f->stored, need, to) + (f->life[out].last >= need ? cut : 0);
+    for (int t = f->place[start]; t < f->place[end]; t++)
+        at_least(&most, f->other[t] + *at_cut(s, f->passing, t, from) + input);
+    for (int i = end - 1; i >= start; i--) {
         const int t = f->place[i];
-        if (s->again[i]) at_least(&most, waiting + f->other[t] - f->inputs + *at_cut(s, f->stored, t, from));
+        if (!s->again[i]) continue;
+        waiting += gradients_wait(f, &s->c->p->ops[i], need);
+        at_least_without(&most, waiting + *at_cut(s, f->own, t, from) + *at_cut(s, f->stored, t, from), gone_at(f, from, need));
     }
-    for (int t = f->last[to] + 1; t <= f->last[from]; t++)
-        at_least(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : f->end[out] >= t ? cut : 0));
+    for (int t = earlier(f->last[to] + 1, need); t <= f->last[from]; t++)
+        at_least_without(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : (f->life[out].last >= t ? cut : 0) + input),
+                         gone_at(f, from, t));
     return most;
 }
 
@@ -214,18 +267,27 @@ static void find_again(const Solver *s, int to) {
 }
 
 /* The steps of all runs that end at cut `to`. Dropping a run keeps what crosses its end, and its input, even if the
- * backward pass itself does not read that. */
+ * backward pass itself does not read that (counted twice where the forward pass still reads it). */
 static void fill_steps(const Solver *s, Profile *f, int to) {
     double seconds = 0;
-    int out = s->c->cut[to].root;
+    const Program *p = s->c->p;
+    size_t batch = 0; /* bytes of inputs that only the second run still needs */
     find_again(s, to);
+    memset(s->lost, 0, (size_t)p->n_bufs); /* here: inputs that are in `batch` */
     for (int from = to - 1; from >= 0; from--) {
-        int in = s->c->cut[from].root;
-        size_t input = in == NO_BUF || s->c->saved[in] ? 0 : s->c->p->bufs[in].bytes;
-        for (int i = s->c->cut[from].at; i < s->c->cut[from + 1].at; i++)
-            if (s->again[i]) seconds += op_seconds(&s->c->p->ops[i]);
-        *step_at(s, from, to) = (Step){work_dropped(s, f, from, to) + input,
-                                       input + (s->c->saved[out] ? s->c->p->bufs[out].bytes : 0), seconds};
+        for (int i = s->c->cut[from].at; i < s->c->cut[from + 1].at; i++) {
+            if (!s->again[i]) continue;
+            seconds += op_seconds(&p->ops[i]);
+            EACH_IN(&p->ops[i], k) {
+                int b = p->ops[i].in[k];
+                if (p->bufs[b].kind != BUF_INPUT || s->c->saved[b] || s->lost[b]) continue;
+                s->lost[b] = true;
+                batch += f->life[b].bytes;
+            }
+        }
+        const int in = s->c->cut[from].root;
+        const size_t input = batch + (in != NO_BUF && s->need[in] && !s->c->saved[in] ? f->life[f->cut[from]].bytes : 0);
+        *step_at(s, from, to) = (Step){work_dropped(s, f, from, to, input), input + f->kept[to], seconds};
     }
 }
 
@@ -242,40 +304,66 @@ static void find_places(const Solver *s, Profile *f) {
     f->place[i] = f->p->forward_end;
 }
 
-static int estimate(Solver *s, Compile *under) {
+/* Makes ops run again by themselves, of units up to a cut that the choice stores. */
+static void lighten(const Solver *s, int cut, int *segment) { chain_lighten(s->c, USUAL, s->c->cut[cut].at, op_is_light, segment, s->depth); }
+
+/* Fills s->store of that way; of WHOLE s->step and s->least, too, of LIGHT s->input. */
+static int estimate(Solver *s, int way, int *segment, Compile *under) {
     Program *p;
-    int code = whatif(s->c->p, NULL, NULL, under, &p, NULL);
+    chain_store(s->c, segment);
+    if (way == LIGHT) lighten(s, s->n, segment);
+    int code = whatif(s->c->p, chain_apply, &(ChainChoice){s->c, segment, NULL}, under, &p, NULL);
     if (code) return code;
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
     Scratch *m = &under->scratch;
-    Profile f = {p, scratch_new(m, (size_t)s->c->p->forward_end + 1, sizeof(int)), scratch_new(m, bufs, sizeof(Life)), scratch_new(m, bufs, sizeof(int)),
-                 scratch_new(m, bufs, sizeof(int)), scratch_new(m, bufs, sizeof(int)),
-                 scratch_new(m, bufs, sizeof(int)), scratch_new(m, ops, sizeof(size_t)), 0,
-                 scratch_new(m, ops * cuts, sizeof(size_t)), scratch_new(m, ops * cuts, sizeof(size_t)),
-                 scratch_new(m, cuts, sizeof(int))};
+    void *before = m->last;
+    Profile f = {.p = p,
+                 .place = scratch_new(m, (size_t)s->c->p->forward_end + 1, sizeof(int)), .within = scratch_new(m, ops, sizeof(int)),
+                 .cut = scratch_new(m, cuts, sizeof(int)), .kept = scratch_new(m, cuts, sizeof(size_t)),
+                 .life = scratch_new(m, bufs, sizeof(Life)), .unit = scratch_new(m, bufs, sizeof(int)),
+                 .first = scratch_new(m, bufs, sizeof(int)), .read = scratch_new(m, bufs, sizeof(int)),
+                 .back = scratch_new(m, bufs, sizeof(int)),
+                 .other = scratch_new(m, ops, sizeof(size_t)), .across = scratch_new(m, ops, sizeof(size_t)),
+                 .stored = scratch_new(m, ops * cuts, sizeof(size_t)), .passing = scratch_new(m, ops * cuts, sizeof(size_t)),
+                 .own = scratch_new(m, ops * cuts, sizeof(size_t)), .last = scratch_new(m, cuts, sizeof(int)),
+                 .update = scratch_new(m, bufs, sizeof(int)), .gradient = scratch_new(m, bufs, sizeof(size_t))};
     if (!m->failed) {
         program_lives(p, f.life);
+        for (size_t b = 0; b < bufs; b++) f.life[b].bytes = align_up(f.life[b].bytes, under->device->table->alignment);
         find_places(s, &f);
         find_units(s, &f);
-        find_reads(&f);
+        find_reads(&f, s->c->p->n_bufs);
         find_alive(s, &f);
         find_last(s, &f);
-        for (int unit = 1; unit <= s->n; unit++) work_stored(s, &f, unit);
-        for (int to = 1; to < s->n; to++) fill_steps(s, &f, to);
+        find_updates(&f);
+        chain_again(s->c, segment, s->lost, s->need, s->again);
+        for (size_t b = 0; b < bufs; b++)
+            if (f.unit[b]) s->store[way][f.unit[b]].kept += f.life[b].bytes;
+        for (int unit = 1; unit <= s->n; unit++) work_stored(s, &f, unit, &s->store[way][unit]);
+        for (int cut = 1; cut < s->n; cut++)
+            if (way == LIGHT && s->c->saved[s->c->cut[cut].root] && !f.unit[f.cut[cut]]) s->input[cut] = f.life[f.cut[cut]].bytes;
+        for (int to = 1; to < s->n && way == WHOLE; to++) fill_steps(s, &f, to);
+        for (size_t t = 0; t < ops && way == WHOLE; t++) s->least = max_size(s->least, f.other[t]);
     }
     program_free(p);
+    scratch_release(m, before);
     return OK;
 }
 
 /* ---- the dynamic program */
 
-/* Makes room in a full front: of labels that keep about the same number of bytes, one stays. The first, which keeps the
- * least, and the last, which is the quickest, always stay. */
+/* Makes room in a full front: of labels that keep about the same number of bytes and are about as quick, one stays. The
+ * first, which keeps the least, and the last, which is the quickest, always stay. */
 static void thin_out(Front *f) {
+    const int steps = LABELS / 4;
+    const Label *first = &f->item[0], *last = &f->item[f->n - 1];
+    const size_t gap = (last->kept - first->kept) / steps + 1;
+    const double pause = (first->seconds - last->seconds) / steps;
     int n = 1;
-    size_t gap = (f->item[f->n - 1].kept - f->item[0].kept) / (LABELS / 2) + 1;
-    for (int i = 1; i < f->n; i++)
-        if (i == f->n - 1 || f->item[i].kept - f->item[n - 1].kept >= gap) f->item[n++] = f->item[i];
+    for (int i = 1; i < f->n; i++) {
+        const Label *before = &f->item[n - 1], *l = &f->item[i];
+        if (i == f->n - 1 || l->kept - before->kept >= gap || before->seconds - l->seconds >= pause) f->item[n++] = *l;
+    }
     f->n = n;
 }
 
@@ -302,42 +390,39 @@ static void add_label(Front *f, const Label *l) {
 }
 
 /* Extends the labels at cut `from` by the run up to cut `to`, dropped or (a single unit) stored. */
-static void extend(const Solver *s, int from, int to, bool dropped, size_t bound) {
+static void extend(const Solver *s, int way, int from, int to, bool dropped, size_t bound) {
     assert(dropped || to == from + 1);
-    const Step *step = step_at(s, from, to), store = {s->working[to], s->stored[to], 0};
-    if (!dropped) step = &store;
+    const Step *step = dropped ? step_at(s, from, to) : &s->store[way][to];
     for (int i = 0; i < s->front[from].n; i++) {
         const Label *l = &s->front[from].item[i];
-        size_t peak = l->kept + step->working;
-        if (peak > bound) return; /* the next labels keep more */
-        Label next = {l->kept, max_size(l->peak, peak), l->seconds, from, i, dropped};
-        next.kept += step->kept;
-        next.seconds += step->seconds;
-        add_label(&s->front[to], &next);
+        if (l->kept + step->working > bound) return; /* the next labels keep more */
+        const size_t input = dropped && way == LIGHT && !l->dropped ? s->input[from] : 0, peak = l->kept + input + step->working;
+        if (peak <= bound) add_label(&s->front[to], &(Label){l->kept + input + step->kept, max_size(l->peak, peak), l->seconds + step->seconds, from, i, dropped});
     }
 }
 
 /* The quickest choice whose estimated peak is within the bound, or NULL. */
-static const Label *quickest(const Solver *s, size_t bound) {
+static const Label *quickest(const Solver *s, int way, size_t bound) {
     s->front[0].n = 1;
     s->front[0].item[0] = (Label){0};
     for (int to = 1; to <= s->n; to++) {
         s->front[to].n = 0;
-        extend(s, to - 1, to, false, bound);
-        for (int from = to - 1; from >= 0 && to < s->n; from--) extend(s, from, to, true, bound);
+        extend(s, way, to - 1, to, false, bound);
+        for (int from = to - 1; from >= 0 && to < s->n; from--) extend(s, way, from, to, true, bound);
     }
     const Front *end = &s->front[s->n];
     return end->n ? &end->item[end->n - 1] : NULL;
 }
 
 /* The choice that a label of the last cut stands for. */
-static void trace(const Solver *s, const Label *end, int *segment) {
+static void trace(const Solver *s, int way, const Label *end, int *segment) {
     chain_store(s->c, segment);
     for (int to = s->n; to > 0;) {
         for (int i = s->c->cut[end->cut].at; end->dropped && i < s->c->cut[to].at; i++) segment[i] = to;
         to = end->cut;
         end = &s->front[to].item[end->slot];
     }
+    if (way == LIGHT) lighten(s, s->n, segment);
 }
 
 /* ---- candidates and their judgement */
@@ -359,89 +444,103 @@ static void add_candidate(Solver *s) {
 /* Adds candidate `i` with its units up to a cut lightened. */
 static void add_lightened(Solver *s, int i, int cut) {
     memcpy(candidate(s, s->count), candidate(s, i), (size_t)s->c->p->forward_end * sizeof(int));
-    chain_lighten(s->c, USUAL, s->c->cut[cut].at, op_is_light, candidate(s, s->count), s->depth);
+    lighten(s, cut, candidate(s, s->count));
+    s->peak[s->count] = 0;
     add_candidate(s);
 }
 
 /* The bound first falls to just below each peak that was reached. After half of the tries it falls in even steps over
  * the rest of the way to s->least; a step that finds nothing is halved. */
+static void follow_front(Solver *s, int way) {
+    size_t peak = SIZE_MAX, step = 0;
+    for (int tries = 1; tries < CHOICES - CHECKPOINT_BUDGET && peak > step; tries++) {
+        if (tries == CHOICES / 2 && peak > s->least) step = (peak - s->least) / (CHOICES / 2) + 1;
+        const Label *l = quickest(s, way, peak - step);
+        if (l) {
+            peak = l->peak;
+            trace(s, way, l, candidate(s, s->count));
+            s->peak[s->count] = peak;
+            add_candidate(s);
+            if (!step) step = 1;
+        } else if (!(step /= 2)) {
+            return;
+        }
+    }
+}
+
 static void find_candidates(Solver *s) {
     for (int mode = CHECKPOINT_NONE; mode < CHECKPOINT_SELECTIVE; mode++) {
         chain_choose(s->whole, (Checkpoint)mode, candidate(s, s->count));
         add_candidate(s);
     }
-    size_t peak = quickest(s, SIZE_MAX)->peak, step = 1;
-    for (int tries = 1; step > 0 && peak > step && tries < CHOICES - CHECKPOINT_BUDGET; tries++) {
-        if (tries == CHOICES / 2 && peak > s->least) step = (peak - s->least) / (CHOICES / 2) + 1;
-        const Label *l = quickest(s, peak - step);
-        if (!l) {
-            step /= 2;
-            continue;
-        }
-        peak = l->peak;
-        trace(s, l, candidate(s, s->count));
-        add_candidate(s);
-    }
+    follow_front(s, WHOLE);
     for (int i = 0, n = s->count; i < n; i++) add_lightened(s, i, s->n);
     for (int part = 1; part < PARTS; part++) add_lightened(s, 0, s->n * part / PARTS);
+    follow_front(s, LIGHT);
 }
 
-/* The quickest candidate that was not looked at before, or -1. */
-static int take_quickest(const Solver *s, bool *seen) {
+/* The quickest candidate that was not looked at before and for which no more than `most` bytes, with some doubt, are estimated, or -1. */
+static int take_quickest(const Solver *s, bool *seen, size_t most) {
     int best = -1;
     for (int i = 0; i < s->count; i++)
-        if (!seen[i] && (best < 0 || s->seconds[i] < s->seconds[best])) best = i;
+        if (!seen[i] && s->peak[i] - s->peak[i] / DOUBT <= most && (best < 0 || s->seconds[i] < s->seconds[best])) best = i;
     if (best >= 0) seen[best] = true;
     return best;
 }
 
-/* Of equally quick candidates that fit, the one with the smallest arena is the best. */
+/* Of equally quick candidates that fit, the one with the smallest arena is the best. Where none fits that should, the others have
+ * their turn: an estimate may be too high. */
 static int judge(const Solver *s, Compile *under, int *best) {
+    const size_t budget = under->settings->budget;
     bool seen[CANDIDATES] = {false};
     size_t arena = 0, least = SIZE_MAX, best_arena = 0;
     *best = -1;
-    for (int i; (i = take_quickest(s, seen)) >= 0;) {
-        if (*best >= 0 && s->seconds[i] > s->seconds[*best]) break;
-        int code = chain_arena(s->c, candidate(s, i), under, &arena);
-        if (code) return code;
-        if (arena < least) least = arena;
-        if (arena > under->settings->budget || (*best >= 0 && arena >= best_arena)) continue;
-        *best = i;
-        best_arena = arena;
-    }
+    for (int all = 0; all < 2 && *best < 0; all++)
+        for (int i; (i = take_quickest(s, seen, all ? SIZE_MAX : budget)) >= 0;) {
+            if (*best >= 0 && s->seconds[i] > s->seconds[*best]) break;
+            int code = chain_arena(s->c, candidate(s, i), under, &arena);
+            if (code) return code;
+            if (arena < least) least = arena;
+            if (arena > budget || (*best >= 0 && arena >= best_arena)) continue;
+            *best = i;
+            best_arena = arena;
+        }
     if (*best >= 0) return OK;
     return err_set(under->e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: the least that recomputation "
-                   "reaches is %zu bytes", under->settings->budget, least);
+                   "reaches is %zu bytes", budget, least);
 }
 
-static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment) {
+static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment, size_t *estimated) {
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
     Scratch *m = &under->scratch;
     Solver s = {whole, c, c->n_cuts - 1, scratch_new(m, cuts * cuts, sizeof(Step)),
-                scratch_new(m, cuts, sizeof(size_t)), scratch_new(m, cuts, sizeof(size_t)), 0,
+                {scratch_new(m, cuts, sizeof(Step)), scratch_new(m, cuts, sizeof(Step))}, scratch_new(m, cuts, sizeof(size_t)), 0,
                 scratch_new(m, cuts, sizeof(Front)), scratch_new(m, CANDIDATES * ops, sizeof(int)),
-                scratch_new(m, bufs, sizeof(int)), scratch_new(m, CANDIDATES, sizeof(double)), 0,
+                scratch_new(m, bufs, sizeof(int)), scratch_new(m, CANDIDATES, sizeof(double)), scratch_new(m, CANDIDATES, sizeof(size_t)), 0,
                 scratch_new(m, bufs, sizeof(bool)), scratch_new(m, bufs, sizeof(bool)),
                 scratch_new(m, ops, sizeof(bool))};
     if (m->failed) return OK;
-    int best, code = estimate(&s, under);
+    int best, code = OK;
+    for (int way = 0; way < WAYS && !code; way++) code = estimate(&s, way, segment, under);
     if (code || m->failed) return code;
     find_candidates(&s);
     code = judge(&s, under, &best);
-    if (!code) memcpy(segment, candidate(&s, best), ops * sizeof *segment);
-    return code;
+    if (code) return code;
+    memcpy(segment, candidate(&s, best), ops * sizeof *segment);
+    if (estimated) *estimated = s.peak[best];
+    return OK;
 }
 
-int chain_fit(const Chain *c, Compile *under, int *segment) {
-    Cut cut[FEW_CUTS];
+int chain_fit(const Chain *c, Compile *under, int *segment, size_t *estimated) {
+    Cut cut[MOST_CUTS];
     Chain thinned = *c;
     assert(c->n_cuts >= 2);
     if (c->n_cuts > MOST_CUTS) { /* units of about as many of the chain's each; the last one, the loss, by itself */
-        const int units = FEW_CUTS - 2, all = c->n_cuts - 2;
+        const int units = MOST_CUTS - 2, all = c->n_cuts - 2;
         for (int i = 0; i <= units; i++) cut[i] = c->cut[(int)((int64_t)i * all / units)];
         cut[units + 1] = c->cut[c->n_cuts - 1];
         thinned.cut = cut;
-        thinned.n_cuts = FEW_CUTS;
+        thinned.n_cuts = MOST_CUTS;
     }
-    return fit(c, &thinned, under, segment);
+    return fit(c, &thinned, under, segment, estimated);
 }

@@ -3,7 +3,7 @@
 #include "checkpoint_nets.h"
 #include "tap.h"
 
-enum { BUDGETS = 50 /* from the least to what no recomputation needs */, NETWORKS = 60 /* random ones */, EACH = 40 /* of their budgets */ };
+enum { BUDGETS = 50 /* from the least to what no recomputation needs */, NETWORKS = 120 /* random ones */, EACH = 40 /* of their budgets */ };
 
 static void test_budget(void) {
     for (size_t n = 0; n < ARRAY_LEN(nets); n++) {
@@ -80,7 +80,7 @@ static double quickest_choice(const Choices *o, size_t budget) {
     return best;
 }
 
-typedef struct Tally { int budgets, equal, quicker, nets; double least; } Tally;
+typedef struct Tally { int budgets, equal, quicker, nets, estimates, exact; double least; } Tally;
 
 /* At some of the budgets at which some choice begins to fit. */
 static void compare(const Choices *o, const Program *p, Tally *t) {
@@ -94,12 +94,17 @@ static void compare(const Choices *o, const Program *p, Tally *t) {
     for (int i = 0; i < o->n; i += EACH) {
         if (o->item[i].arena < least) continue;
         s.budget = o->item[i].arena;
-        Program *c = after(p, &s, &e);
-        double found = c ? again_seconds(c) : INFINITY, wanted = quickest_choice(o, s.budget);
+        Compile under = {.settings = &s, .device = &model, .e = &e};
+        size_t estimated = 0, bytes = 0;
+        double found = INFINITY, wanted = quickest_choice(o, s.budget);
+        if (!chain_fit(o->c, &under, o->light, &estimated) && !chain_arena(o->c, o->light, &under, &bytes))
+            found = chain_again(o->c, o->light, o->lost, o->need, o->again);
+        scratch_release(&under.scratch, NULL);
         t->budgets++;
         t->equal += found <= wanted * (1 + 1e-9);
         t->quicker += found < wanted * (1 - 1e-9);
-        program_free(c);
+        t->estimates += estimated > 0;
+        t->exact += estimated == bytes;
     }
 }
 
@@ -142,7 +147,6 @@ static void test_exhaustive(void) {
         Chain c = {0};
         Scratch memory = {0};
         Settings s = settings_of(CHECKPOINT_BUDGET);
-        s.inplace = INPLACE_OFF; /* the estimate does not know of gradients in place: with them the least is up to 19 % above that of all choices */
         if (i % 3 == 0) s.precision = PREC_AMP_BF16;
         if (i % 2) s.world = 2, s.zero = 3;
         random_net(text, 3 + (int)below(4));
@@ -167,12 +171,13 @@ static void test_exhaustive(void) {
     }
     for (int k = 0; k < 2; k++) {
         const Tally *t = &tally[k];
-        printf("# %s: %d networks of up to 8 units, %d budgets, %d as quick as the quickest of all choices, least x%.3f\n",
-               k ? "ZeRO-3" : "one rank", t->nets, t->budgets, t->equal, t->least);
+        printf("# %s: %d networks of up to 8 units, %d budgets, %d as quick as the quickest of all choices, least x%.3f, %d of %d estimates exact\n",
+               k ? "ZeRO-3" : "one rank", t->nets, t->budgets, t->equal, t->least, t->exact, t->estimates);
         is_int(t->quicker, 0, "no choice is quicker than the quickest of all choices that fit");
-        ok(t->nets > 12 && t->equal >= 0.9 * t->budgets, "in 9 of 10 cases it is as quick as that");
-        const double within = k ? 1.08 : 1.15; /* an estimate with the numbers of the ops without gathers is above 1.09 */
-        ok(t->least <= within, "the least memory is within %.0f %% of the least of all choices", 100 * (within - 1));
+        const double most = k ? 0.97 : 0.99, exact = k ? 0.8 : 1; /* what is gathered for a second run is not where the forward pass has it */
+        ok(t->nets > 12 && t->equal >= most * t->budgets, "in %.0f %% of the cases it is as quick as that", 100 * most);
+        ok(t->estimates > t->budgets / 4 && t->exact >= exact * t->estimates, "%.0f %% of the estimates are the arena to the byte", 100 * exact);
+        ok(t->least <= 1, "the least memory is the least of all choices");
     }
 }
 
