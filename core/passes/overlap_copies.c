@@ -10,10 +10,12 @@
  *     y.back = copy(y.host)                  wait(y.back, y.host)
  *     dx = act_dx(dy, y.back)                dx = act_dx(dy, y.back)
  *
- * So the device's memory holds what is copied for longer. This takes only what is free below the step's peak: no op has more bytes
- * alive than the most that one had before, and the arena does not grow, or copies stay in line. No number changes. Copies follow
- * each other on one lane of the device, so each begins no earlier than the copy AHEAD places before it in line, and is over when
- * the one AHEAD places after it begins. */
+ * So the device's memory holds what is copied for longer. This takes only what is free below the step's peak, with the workspace of
+ * all threads: no op has more bytes alive than the most that one had before, and the arena does not grow, or copies stay in line. No
+ * number changes. Copies follow each other on one lane of the device, so each begins no earlier than the copy AHEAD places before it
+ * in line, and is over when the one AHEAD places after it begins. */
+#include <string.h>
+
 #include "rewrite.h"
 
 enum { AHEAD = 8, TRIES = 4 };
@@ -156,28 +158,62 @@ static void apply(Program *p, const Room *r) {
     rewrite_end(&w);
 }
 
+static bool is_same(const Beside *a, const Beside *b, int n) {
+    for (int k = 0; k < n; k++)
+        if (a[k].begin != b[k].begin || a[k].end != b[k].end) return false;
+    return true;
+}
+
+/* Makes another choice than the one before, with a limit that is lower by `bytes`, or by so much more that the choice is another one.
+ * false: there is none. tried: [n] for its use */
+static bool choose_less(Room *r, size_t bytes, Life *life, Beside *tried) {
+    memcpy(tried, r->copy, (size_t)r->n * sizeof *tried);
+    for (size_t limit = r->limit; limit; bytes *= 2) {
+        limit -= min_size(limit, bytes);
+        choose(r, limit, life);
+        if (!is_same(tried, r->copy, r->n)) return true;
+    }
+    return false;
+}
+
+/* Applies the choice to a copy of the program, and keeps that as *chosen if its arena is not larger than `most`; else *above says by
+ * how much it is. */
+static int judge(const Program *p, const Room *r, size_t most, Program **chosen, size_t *above, Err *e) {
+    size_t arena = 0;
+    Program *copy = program_copy(p);
+    if (!copy) return err_set(e, ERR_HOST_MEMORY, "out of host memory for a copy of the program");
+    apply(copy, r);
+    int code = copy->failed ? err_set(e, ERR_HOST_MEMORY, "out of host memory in a choice") : placement_arena(copy, r->alignment, &arena, e);
+    if (!code && arena <= most) {
+        *chosen = copy;
+        return OK;
+    }
+    *above = arena - most;
+    program_free(copy);
+    return code;
+}
+
 int pass_overlap_copies(Program *p, Compile *c) {
     Scratch *s = &c->scratch;
+    const size_t ops = (size_t)p->n_ops;
     Life *life = scratch_new(s, (size_t)p->n_bufs, sizeof *life);
-    Room r = {.p = p, .life = life, .live = scratch_new(s, (size_t)p->n_ops, sizeof *r.live),
-              .alignment = c->device->table->alignment, .copy = scratch_new(s, (size_t)p->n_ops, sizeof *r.copy)};
-    size_t before, after = SIZE_MAX;
+    Beside *tried = scratch_new(s, ops, sizeof *tried);
+    Room r = {.p = p, .life = life, .live = scratch_new(s, ops, sizeof *r.live), .alignment = c->device->table->alignment,
+              .copy = scratch_new(s, ops, sizeof *r.copy)};
+    Program *chosen = NULL;
+    size_t most, above;
     if (s->failed) return OK;
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == OP_copy) r.copy[r.n++].at = i;
     if (!r.n) return UNCHANGED;
-    size_t limit = placement_live(p, r.alignment, life, r.live);
-    int code = placement_arena(p, r.alignment, &before, c->e);
-    for (int i = 0; i < TRIES && !code && after > before; i++) {
-        Program *copy = program_copy(p);
-        if (!copy) return err_set(c->e, ERR_HOST_MEMORY, "out of host memory for a copy of the program");
-        choose(&r, limit, life);
-        apply(copy, &r);
-        if (copy->failed) code = err_set(c->e, ERR_HOST_MEMORY, "out of host memory in a choice");
-        if (!code) code = placement_arena(copy, r.alignment, &after, c->e);
-        if (!code && after > before) limit -= min_size(limit, after - before);
-        program_free(copy);
-    }
-    if (!code && after <= before) apply(p, &r);
+    choose(&r, placement_live(p, r.alignment, life, r.live), life);
+    int code = placement_arena(p, r.alignment, &most, c->e);
+    if (!code) code = judge(p, &r, most, &chosen, &above, c->e);
+    for (int i = 1; i < TRIES && !code && !chosen && choose_less(&r, above, life, tried); i++)
+        code = judge(p, &r, most, &chosen, &above, c->e);
+    if (!chosen) return code;
+    apply(p, &r);
+    placement_move(p, chosen); /* p is now as that program */
+    program_free(chosen);
     return code;
 }

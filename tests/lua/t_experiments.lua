@@ -13,13 +13,30 @@ local folder = os.tmpname()
 os.remove(folder)
 digits.write(folder, 100, 50, 1)
 
+local function read(name) return assert(loadfile("experiments/" .. name .. ".lua"))(folder) end
+
 local function cells(name)
-  local found = assert(loadfile("experiments/" .. name .. ".lua"))(folder)
+  local found = read(name)
   tap.ok(experiment.is(found), name .. " is an experiment")
   return found:cells()
 end
 
 local function prepared(one) return cell.compile(cell.build(one)) end
+
+-- With further threads only scratch grows; where there is room beside it copies of activations go on while others compute.
+if ... then
+  for _, one in ipairs(read(...):cells()) do
+    local found = prepared(one).prediction
+    io.write(found.peak.bytes - found.lower_bound, "\n")
+  end
+  return
+end
+for _, threads in ipairs{2, 16} do
+  local pipe <close> = assert(io.popen(("OMP_NUM_THREADS=%d '%s' tests/lua/t_experiments.lua offload"):format(threads, os.getenv "MEMTIDE" or "build/memtide")))
+  for _, one in ipairs(cells "offload") do
+    tap.is(pipe:read "n", 0, ("offload, %s, %d threads: the plan reaches its lower bound"):format(one.name, threads))
+  end
+end
 
 local LOOSE = {lora = 1e-5} -- of its lower bound, what a plan of thousands of buffers may be above it
 
@@ -69,6 +86,14 @@ local comparison = hand.compare(baseline, sum)
 tap.is(comparison[#comparison].step, baseline.prediction.peak.bytes, "explain ends in the predicted peak")
 for _, row in ipairs(comparison) do
   tap.ok(row.hand == row.step or row.reason ~= "", ("explain says why %s differs"):format(row.name))
+end
+for _, one in ipairs(cells "offload") do
+  local copies, waits = 0, 0
+  for _, op in ipairs(prepared(one).program:ops()) do
+    copies = copies + (op.kind == "copy" and 1 or 0)
+    waits = waits + (op.kind == "wait" and 1 or 0)
+  end
+  tap.ok(copies == 0 or waits > copies / 2, ("offload, %s: %d of %d copies go on beside computing"):format(one.name, waits, copies))
 end
 local waiting = prepared(cells("offload")[2])
 local of_activations = hand.compare(waiting, hand.sum(waiting, hand.layers(waiting)))[4]

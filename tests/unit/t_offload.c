@@ -113,7 +113,7 @@ typedef struct Line { size_t live, arena; int ops; } Line; /* in line: the most 
 
 static void note_line(void *arg, const char *pass, const Program *p) {
     Line *l = arg;
-    if (strcmp(pass, "feed_ahead")) return; /* the last pass before overlap_copies */
+    if (strcmp(pass, "workspace_threads")) return; /* the last pass before overlap_copies */
     Life *life = mem_new((size_t)p->n_bufs * sizeof *life);
     size_t *live = mem_new((size_t)p->n_ops * sizeof *live);
     Program *copy = program_copy(p);
@@ -147,7 +147,7 @@ static void check_beside(const char *what, const char *text, Settings s) {
     Program *p = NULL;
     Network *net = net_new(text, "CrossEntropyLoss", SHAPE, &e);
     if (!ok(net && compile(net, &s, &device, note_line, &line, &p, &e) == OK, "%s: %s", what, e.text)) return;
-    note_line(&after, "feed_ahead", p);
+    note_line(&after, "workspace_threads", p);
     int waits = 0, least = 0, gone = 0, come = 0, copies = 0;
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
@@ -162,6 +162,8 @@ static void check_beside(const char *what, const char *text, Settings s) {
     all_come += come > 0;
     ok(after.live == line.live && after.arena <= line.arena && after.ops == line.ops + waits,
        "%s: %zu bytes alive at most as in line (%zu), an arena of %zu (%zu)", what, after.live, line.live, after.arena, line.arena);
+    const Placement *judged = p->placed, *now = NULL;
+    ok(judged && placement_of(p, 64, &now, &e) == OK && now == judged, "%s: the placement by which copies were judged is the program's", what);
     /* each wait left out, each op moved before the wait that it needs */
     int missed = 0;
     for (int i = 0; i < p->n_ops; i++) {
