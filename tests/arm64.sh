@@ -23,7 +23,8 @@ fi
 
 lib=$root/usr/lib/aarch64-linux-gnu
 tests=$(echo $CHECKS | tr ' ' '\n' | sed "s|^tests/\(.*\)\.c$|$BUILD/tests/\1|")
-make BUILD="$BUILD" CC=aarch64-linux-gnu-gcc NVCC= MPICC= CUDNN= LUA_CFLAGS="-I$root/usr/include/lua5.4" \
+# MAKEFLAGS: the make that runs this script shares its jobs with makes that its rules name, and no others; this one would have one job alone.
+MAKEFLAGS= make BUILD="$BUILD" CC=aarch64-linux-gnu-gcc NVCC= MPICC= CUDNN= LUA_CFLAGS="-I$root/usr/include/lua5.4" \
     EXTRA="-isystem $root/usr/include -isystem $root/usr/include/aarch64-linux-gnu -L$lib -Wl,-rpath-link,$lib" "$BUILD/memtide" $tests
 # LD_LIBRARY_PATH: libraries are loaded by paths that hold outside of the root, too, since qemu does not look there in every system call.
 cat >"$BUILD/emulated" <<RUN

@@ -30,8 +30,9 @@ rm -rf "$at/disk" "$at/results"
 mkdir -p "$at/disk" "$at/results"
 echo "$CHECKS" | tr ',' '\n' | sed 's/^ *//; s/ *$//; /^$/d' >"$at/checks"
 tests=$(sed "s|^\([^ ]*\).*|$BUILD/tests/device/\1|" "$at/checks" | sort -u)
+# MAKEFLAGS: as in arm64.sh
 # shellcheck disable=SC2086
-make BUILD="$BUILD" NVCC= $tests
+MAKEFLAGS= make BUILD="$BUILD" NVCC= $tests
 # shellcheck disable=SC2086
 guest_programs "$at/root" $tests
 kernel=$(guest_kernel "$at")
