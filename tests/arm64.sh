@@ -5,6 +5,7 @@
 # It needs gcc-aarch64-linux-gnu and qemu-user-static, and, once, as root: dpkg --add-architecture arm64 && apt-get update.
 # Debian's packages of the libraries are unpacked beside the build, since those with headers cannot be installed for two machines.
 set -eu
+unset MAKEFLAGS MFLAGS MAKELEVEL
 LIBRARIES="libc6 libgcc-s1 libstdc++6 libgomp1 libdnnl2 libdnnl-dev liblua5.4-dev zlib1g zlib1g-dev"
 # As many as run in some minutes; CHECKS: others
 CHECKS=${CHECKS:-$(ls tests/unit/t_*.c | grep -v t_checkpoint_budget) $(printf 'tests/device/%s.c ' t_kernels t_sequence t_pointwise t_pool t_updates t_pages)}
@@ -23,8 +24,7 @@ fi
 
 lib=$root/usr/lib/aarch64-linux-gnu
 tests=$(echo $CHECKS | tr ' ' '\n' | sed "s|^tests/\(.*\)\.c$|$BUILD/tests/\1|")
-# MAKEFLAGS: the make that runs this script shares its jobs with makes that its rules name, and no others; this one would have one job alone.
-MAKEFLAGS= make BUILD="$BUILD" CC=aarch64-linux-gnu-gcc NVCC= MPICC= CUDNN= LUA_CFLAGS="-I$root/usr/include/lua5.4" \
+make BUILD="$BUILD" CC=aarch64-linux-gnu-gcc NVCC= MPICC= CUDNN= LUA_CFLAGS="-I$root/usr/include/lua5.4" \
     EXTRA="-isystem $root/usr/include -isystem $root/usr/include/aarch64-linux-gnu -L$lib -Wl,-rpath-link,$lib" "$BUILD/memtide" $tests
 # LD_LIBRARY_PATH: libraries are loaded by paths that hold outside of the root, too, since qemu does not look there in every system call.
 cat >"$BUILD/emulated" <<RUN
