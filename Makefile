@@ -1,5 +1,10 @@
 # make help lists the targets. BUILD, CC, CXX, CFLAGS, PREFIX, NVCC, CUDA_ARCHS, V=1 (show commands) may be set.
 
+# A build takes every processor, unless -j says otherwise. Makes inside it share its jobs; those of scripts cannot, so scripts unset MAKELEVEL.
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
+
 # Several targets run one after the other, each by a make of its own: what `deps` installs is there for the next one.
 ifneq ($(word 2,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
@@ -7,9 +12,6 @@ ifneq ($(word 2,$(MAKECMDGOALS)),)
 $(MAKECMDGOALS):
 	@+$(MAKE) --no-print-directory $@
 else
-
-# A build takes every processor, unless -j says otherwise.
-MAKEFLAGS += -j$(shell nproc)
 
 BUILD  ?= build
 PREFIX ?= /usr/local

@@ -5,6 +5,7 @@
 # It needs gcc-aarch64-linux-gnu and qemu-user-static, and, once, as root: dpkg --add-architecture arm64 && apt-get update.
 # Debian's packages of the libraries are unpacked beside the build, since those with headers cannot be installed for two machines.
 set -eu
+unset MAKEFLAGS MFLAGS MAKELEVEL
 LIBRARIES="libc6 libgcc-s1 libstdc++6 libgomp1 libdnnl2 libdnnl-dev liblua5.4-dev zlib1g zlib1g-dev"
 # As many as run in some minutes; CHECKS: others
 CHECKS=${CHECKS:-$(ls tests/unit/t_*.c | grep -v t_checkpoint_budget) $(printf 'tests/device/%s.c ' t_kernels t_sequence t_pointwise t_pool t_updates t_pages)}

@@ -7,6 +7,7 @@
 # A second of the machine's clock is 3.5 billion instructions, about a minute here: SECONDS_EACH says the same on every machine. Each lane of
 # a floating-point instruction is computed by itself, so short forms are those with few products.
 set -eu
+unset MAKEFLAGS MFLAGS MAKELEVEL
 # A line, or a part between commas: a test, in a short form where the whole would take long. CHECKS: others
 CHECKS=${CHECKS:-"t_sequence SAMPLE=20
 t_rounded

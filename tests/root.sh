@@ -6,6 +6,7 @@
 #
 # It lies in a folder under /tmp. Nothing of this machine is mounted into it: it has the device nodes that debootstrap makes,
 # and /proc and terminals of its own in a mount namespace that ends with the command. So it can be removed, at the end of the script.
+unset MAKEFLAGS MFLAGS MAKELEVEL # those of the make that runs the script
 what=$(basename "$0" .sh)
 [ "$(id -u)" = 0 ] || { echo "$what: needs root"; exit 77; }
 command -v debootstrap >/dev/null || { echo "$what: needs debootstrap (apt-get install debootstrap)"; exit 77; }

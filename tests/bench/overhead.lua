@@ -1,5 +1,5 @@
 -- What a sweep costs beside the work of its cells: make overhead. Prints the figures, and holds them to what
--- docs/sweeps.md promises. LOAD: cells that are predicted (10000), a power of ten.
+-- docs/sweeps.md promises. LOAD: cells that are predicted, 10000 or a larger power of ten (memory grows until a thousand of them).
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
 local selection = require "memtide.sweep.selection"
