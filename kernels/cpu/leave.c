@@ -6,12 +6,14 @@
 #ifdef __x86_64__
 #include <x86intrin.h>
 
-/* SEEN: bytes whose stores are timed; BUFFERED: of which a processor keeps so many that it does not wait for. AGAIN: times as many results are computed where they lie before some are timed again, since what
- * lay there before may be several operands'. */
+/* SEEN: bytes whose stores are timed; BUFFERED: of these, what a processor keeps without waiting. AGAIN: so many times as many results
+ * are then computed where they lie before some are timed again, since other lines may have had other readers. */
 enum { LINE = 64, SEEN = 128 * LINE, BUFFERED = 32 * LINE, AGAIN = 16, PATIENCE = 48 };
 
 int leave_patience = PATIENCE;
 
+/* The thread's. shared: it is in a loop with others. timed: results since it began to see, with their bytes and ticks; results: those
+ * that were computed where they lie since then */
 static _Thread_local struct { enum { IN_CACHE, TO_SEE, IN_MEMORY } how; bool shared; int64_t timed, results, bytes, ticks; } own;
 
 static void see(void) { own.how = TO_SEE, own.timed = own.results = own.bytes = own.ticks = 0; }

@@ -133,7 +133,7 @@ static void update_piece(const void *of, int64_t i) {
         if (k < states && own[k].data) state[k] = block_load(&own[k], begin, n, state[k]);
         else if (k < states) memset(state[k], 0, (size_t)n * sizeof *state[k]); /* absent: any number does */
     }
-    float *const to = block_target(weight, begin, scratch[0]);
+    float *const to = block_target(weight, begin, scratch[0]); /* all threads read weights; of states each reads its own part alone */
     if (to != w) w = memcpy(to, w, (size_t)n * sizeof *w);
     rule_of(a->kind)(states, &u->step, w, g, state, n);
     for (int k = 0; k < states; k++)
