@@ -39,7 +39,7 @@ bool leave_lies(void) {
 static void past(char *to, const char *from, size_t bytes) {
     const size_t before = (size_t)(-(uintptr_t)to % LINE), first = before < bytes ? before : bytes, end = first + (bytes - first) / LINE * LINE;
     memcpy(to, from, first);
-    for (size_t i = first; i < end; i += sizeof(__m128)) _mm_stream_ps((float *)(to + i), _mm_loadu_ps((const float *)(from + i)));
+    for (size_t i = first; i < end; i += sizeof(__m128)) _mm_stream_ps((void *)(to + i), _mm_loadu_ps((const void *)(from + i)));
     memcpy(to + end, from + end, bytes - end);
 }
 
