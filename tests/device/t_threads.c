@@ -19,7 +19,7 @@
 #include "tap.h"
 #include "unit/nets.h"
 
-/* The last ones leave all results past the caches (kernels/cpu/leave.h), which else only happens on some machines. */
+/* The threads of the last device leave all results past the caches (kernels/cpu/leave.h), which else only happens on some machines. */
 static const int threads[] = {1, 2, 3, 4, 8, 16, 3};
 enum { COUNTS = sizeof threads / sizeof threads[0], PAST = COUNTS - 1, OPERANDS = OP_IN + OP_OUT };
 

@@ -23,7 +23,8 @@ end
 
 local function prepared(one) return cell.compile(cell.build(one)) end
 
--- With further threads only scratch grows; where there is room beside it copies of activations go on while others compute.
+-- With an experiment as argument: by how many bytes the plan of each of its cells is above its lower bound. So plans for other
+-- numbers of threads are looked at, too.
 if ... then
   for _, one in ipairs(read(...):cells()) do
     local found = prepared(one).prediction
