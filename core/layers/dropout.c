@@ -32,6 +32,12 @@ int layer_stochastic_depth_shape(Network *n, Layer *l, Err *e) {
     return expect_probability(l, e);
 }
 
+/* The view of an image with one channel, which lies the same way in both orders, as the op wants it */
+static int image_of(const Lower *lw, int x) {
+    if (!lw->p->failed) lw->p->bufs[x].layout = LAYOUT_NHWC;
+    return x;
+}
+
 /* Drops whole channels of an image whose only channel is a sample, or the batch. */
 int layer_stochastic_depth_forward(Lower *lw, const Layer *l, const int *in) {
     Attr a;
@@ -44,7 +50,8 @@ int layer_stochastic_depth_forward(Lower *lw, const Layer *l, const int *in) {
     const bool batch = !strcmp(options_word(&l->options, "mode", mode), "batch");
     const int64_t samples = l->in.dim[0], features = shape_elements(&l->in) / samples;
     const Shape image = batch ? shape4(1, 1, samples, features) : shape4(samples, 1, 1, features);
-    const int x = lower_view_as(lw, l, "x", image, in[0]), dropped = lower_temp(lw, l, "dropped", image, NULL, DT_F32);
+    const int x = image_of(lw, lower_view_as(lw, l, "x", image, in[0]));
+    const int dropped = image_of(lw, lower_temp(lw, l, "dropped", image, NULL, DT_F32));
     return lower_view(lw, l, lower_emit(lw, OP_dropout, l, (int[]){x, program_calls(lw->p)}, 2, dropped, &a));
 }
 

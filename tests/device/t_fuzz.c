@@ -53,6 +53,20 @@ static void activation(Net *t) {
     put(t, "%s ", all[below((int)ARRAY_LEN(all))]);
 }
 
+/* Layers over (N, H, W, C), which lies in PyTorch's order */
+static void pixels(Net *t) {
+    static const char *const plain[] = {"Softmax(-1)", "LogSoftmax(1)", "Roll(1, 1)"}, *const norms[] = {"RMSNorm", "LayerNorm"};
+    put(t, "Permute(0:2:3:1) ");
+    for (int i = below(4); i >= 0; i--)
+        switch (below(4)) {
+        case 0: put(t, "%s(%d) ", norms[below((int)ARRAY_LEN(norms))], t->c); break;
+        case 1: put(t, "Linear(%d, %d) ", t->c, t->c); break;
+        case 2: put(t, "%s ", plain[below((int)ARRAY_LEN(plain))]); break;
+        default: activation(t);
+        }
+    put(t, "Permute(0:3:1:2) ");
+}
+
 /* A layer that keeps the shape and has parameters, statistics or options */
 static void normalisation(Net *t) {
     static const char *const more[] = {"", ", affine=false", ", momentum=none", ", track_running_stats=false"};
@@ -60,7 +74,8 @@ static void normalisation(Net *t) {
         {"SiLU(inplace=true)", "ELU(0.7)", "CELU(0.7)", "Softplus", "Hardswish", "PReLU", "Softmax(1)",
                                         "LogSoftmax(-1)", "Dropout2d(0.3)", "Dropout2d(0.3, inplace=true)", "Roll(1, 1)",
                                         "Roll(-3, 2)"};
-    switch (below(7)) {
+    switch (below(8)) {
+    case 5: pixels(t); break;
     case 4: put(t, "Conv2d(%d, %d, 1) GLU(1) ", t->c, 2 * t->c); break;
     case 0: put(t, "BatchNorm2d(%d%s)%s ", t->c, more[below((int)ARRAY_LEN(more))], below(6) ? "" : "!"); break;
     case 3: put(t, "InstanceNorm2d(%d%s) ", t->c, below(2) ? "" : ", affine=true"); break;

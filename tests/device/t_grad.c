@@ -104,6 +104,7 @@ static const struct { const char *layer; int features; } cases[] = {
     {"Softmax(1)", 256}, {"LogSoftmax(1)", 256}, {"Softmax(-1)", 256}, {"LogSoftmax(2)", 256}, {"Softmax(0)", 256},
     {"Sequential{Flatten Softmax(1)}", 256},
     {"Dropout2d(0.4)", 256}, {"StochasticDepth(0.4, row)", 256}, {"StochasticDepth(0.4, batch)", 256},
+    {"Sequential{Permute(0:2:3:1) StochasticDepth(0.4, row) Tanh StochasticDepth(0.2, batch) Permute(0:3:1:2)}", 256},
     {"Residual{Sequential{Conv2d(4, 6, 1) ReLU Conv2d(6, 4, 1) StochasticDepth(0.4, row)}}", 256},
     {"Checkpoint{Sequential{Tanh Conv2d(4, 6, 1) StochasticDepth(0.5, row) Tanh}}", 384},
     {"Sequential{Flatten Linear(256, 12) StochasticDepth(0.5, row) Tanh}", 12},
