@@ -10,17 +10,21 @@
 
 enum { PART = 512 }; /* channels at a time */
 
+/* The bits of a where all of `where` are set, those of b where none is */
+INLINE uint32_t chosen(uint32_t where, uint32_t a, uint32_t b) { return (a & where) | (b & ~where); }
+
 /* Where x is larger than best, or a NaN, it becomes best, and `position` becomes at; at < 0: there is no position yet.
- * For m pixels of n channels; those of x are `step` elements apart. */
+ * For m pixels of n channels; those of x are `step` elements apart. Chosen by bits: of conditions the compiler would make stores under
+ * a mask, after which each load waits. */
 HOT static void max_run(float *best, int32_t *at, const float *x, int32_t position, int64_t m, int64_t step,
                         int64_t n) {
     if (step == n) n *= m, m = 1;
     for (; m > 0; m--, best += n, at += n, x += step) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
-            int wins = (x[i] > best[i]) | (x[i] != x[i]);
-            best[i] = wins ? x[i] : best[i];
-            at[i] = wins | (at[i] < 0) ? position : at[i];
+            const uint32_t wins = 0u - (uint32_t)((x[i] > best[i]) | (x[i] != x[i])), none = 0u - (uint32_t)(at[i] < 0);
+            best[i] = f32_from_bits(chosen(wins, f32_bits(x[i]), f32_bits(best[i])));
+            at[i] = (int32_t)chosen(wins | none, (uint32_t)position, (uint32_t)at[i]);
         }
     }
 }

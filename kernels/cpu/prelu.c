@@ -2,9 +2,10 @@
 #include "tiles.h"
 #include "cpu.h"
 
-/* The columns of a row: the channels; or, with one slope for all, so many elements, whatever they are. */
+/* The columns of a row: the channels; or, with one slope for all, COLUMNS elements, whatever they are, each with a sum of its own. */
+enum { COLUMNS = 512 };
 static int64_t columns_of(const View *x, const View *w) {
-    return w->count > 1 ? w->count : min_i64(TILE_COLS, x->count);
+    return w->count > 1 ? w->count : min_i64(COLUMNS, x->count);
 }
 
 /* Slopes of channels [first, first + n). */
