@@ -69,29 +69,9 @@ HOT void act_dx_block(const ActAttr *f, float *dx, const float *dy, const float 
     }
 }
 
-HOT static void multiply(float *to, const float *a, const float *b, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] = a[i] * b[i];
-}
-
-HOT static void round_bf16(float *x, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_BF16, x[i]);
-}
-
-HOT static void round_f16(float *x, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_F16, x[i]);
-}
-
-static void round_block(DType type, float *x, int64_t n) {
-    if (type == DT_BF16) round_bf16(x, n);
-    if (type == DT_F16) round_f16(x, n);
-}
-
 void act_rounded_block(const MulAttr *f, float *y, const float *x, int64_t n) {
     act_block(&f->f, y, x, n);
-    round_block(f->of, y, n);
+    block_round(f->of, y, n);
 }
 
 static void act_piece(const KArgs *a, int64_t begin, int64_t end) {
@@ -115,8 +95,8 @@ static void mul_da_piece(const KArgs *a, int64_t begin, int64_t end) {
     const MulAttr *f = &a->attr->mul;
     float one[BLOCK], two[BLOCK], saved[BLOCK], product[BLOCK], to[BLOCK];
     const int64_t n = end - begin;
-    multiply(product, block_load(&a->mul_da.b, begin, n, one), block_load(&a->mul_da.dy, begin, n, two), n);
-    round_block(f->of, product, n);
+    block_multiply(product, block_load(&a->mul_da.b, begin, n, one), block_load(&a->mul_da.dy, begin, n, two), n);
+    block_round(f->of, product, n);
     float *da = block_target(&a->mul_da.da, begin, to);
     act_dx_block(&f->f, da, product, block_load(&a->mul_da.a, begin, n, saved), n);
     block_store(&a->mul_da.da, begin, n, da);
@@ -306,13 +286,6 @@ size_t act_dx_parts(const View *dx, const View *db) {
     return db->count ? (size_t)(part_count(dx, db->count) * db->count) * sizeof(float) : 0;
 }
 
-HOT void sum_rows(float *sums, const float *x, int64_t rows, int64_t channels) {
-    for (int64_t r = 0; r < rows; r++) {
-#pragma omp simd
-        for (int64_t c = 0; c < channels; c++) sums[c] += x[r * channels + c];
-    }
-}
-
 void sum_parts(const View *db, const float *parts, int64_t n) {
     for (int64_t c = 0; c < db->count; c++) {
         float sum = parts[c];
@@ -337,7 +310,7 @@ static void dx_rows(const Slopes *f, int64_t at, int64_t rows, int64_t n, float 
     const float *dy = block_load(f->dy, at, rows * n, gradient);
     if (f->bits) {
         bits_slopes(f->bits, at, rows * n, f->value, saved);
-        multiply(out, dy, saved, rows * n);
+        block_multiply(out, dy, saved, rows * n);
     } else {
         act_dx_block(f->act, out, dy, block_load(f->s, at, rows * n, saved), rows * n);
     }

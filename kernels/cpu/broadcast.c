@@ -61,11 +61,6 @@ HOT static void add_products(double *sum, const float *dy, const float *x, int64
     for (int64_t i = 0; i < n; i++) sum[i] += (double)dy[i] * (double)x[i];
 }
 
-HOT static void add_elements(double *sum, const float *dy, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) sum[i] += (double)dy[i];
-}
-
 HOT static double total(const double *sum, int64_t n) {
     double all = 0;
     for (int64_t i = 0; i < n; i++) all += sum[i];
@@ -77,7 +72,7 @@ static void add_row(const KArgs *a, int64_t at, int64_t n, double *sum) {
     float one[COLUMNS], two[COLUMNS];
     const float *dy = block_load(&a->broadcast_ds.dy, at, n, one);
     if (a->broadcast_ds.x.count) add_products(sum, dy, block_load(&a->broadcast_ds.x, at, n, two), n);
-    else add_elements(sum, dy, n);
+    else block_sum(sum, dy, n);
 }
 
 /* An item is COLUMNS columns of all rows that share a row of s; or a whole run, if a row is one element. */

@@ -147,11 +147,6 @@ int k_cpu_conv_transpose_prepare(const KArgs *args, size_t limit, void **state, 
     return prepare(&plain, PASS_DATA, limit, state, workspace, e);
 }
 
-HOT static void add_bias(float *y, const float *b, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] += b[i];
-}
-
 /* Items are pixels. */
 static void bias_piece(const KArgs *a, int64_t begin, int64_t end) {
     float to[BLOCK], from[BLOCK];
@@ -161,7 +156,7 @@ static void bias_piece(const KArgs *a, int64_t begin, int64_t end) {
         const float *b = block_load(&a->conv_transpose.b, c, n, from);
         for (int64_t i = begin; i < end; i++) {
             float *y = block_load(&a->conv_transpose.y, i * channels + c, n, to);
-            add_bias(y, b, n);
+            sum_rows(y, b, 1, n);
             block_store(&a->conv_transpose.y, i * channels + c, n, y);
         }
     }

@@ -330,12 +330,11 @@ static int64_t run_class(const KArgs *args, int64_t i, int64_t j, int64_t part, 
     return part + rows;
 }
 
-/* The rows of dy, added up */
-static int sum_bias(const KArgs *args, Err *e) {
+int product_bias(const KArgs *args, Err *e) {
     KArgs sums = {.kind = OP_bias_db, .device = args->device};
     sums.bias_db.dy = args->linear_dw.dy;
     sums.bias_db.db = args->linear_dw.db;
-    return k_cpu_bias_db(&sums, e);
+    return sums.bias_db.db.count ? k_cpu_bias_db(&sums, e) : OK;
 }
 
 int gemm_op_run(const KArgs *args, Err *e) {
@@ -348,5 +347,5 @@ int gemm_op_run(const KArgs *args, Err *e) {
         for (int64_t j = 0; j < classes(args, 1); j++)
             part = run_class(args, i, j, part, (char *)args->workspace + s.parts, args->workspace_bytes - s.parts);
     if (s.rows) sum_parts(&args->linear_dx.db, args->workspace, s.rows);
-    return is_dw(args->kind) && args->linear_dw.db.count ? sum_bias(args, e) : OK;
+    return is_dw(args->kind) ? product_bias(args, e) : OK;
 }

@@ -63,18 +63,10 @@ bool k_cpu_linear_dx_overwrites(const KArgs *args, size_t *more) {
     return args->state ? prim_overwrites(args, more) : gemm_op_overwrites(args);
 }
 
-/* The rows of dy, added up */
-static int sum_bias(const KArgs *args, Err *e) {
-    KArgs sums = {.kind = OP_bias_db, .device = args->device};
-    sums.bias_db.dy = args->linear_dw.dy;
-    sums.bias_db.db = args->linear_dw.db;
-    return k_cpu_bias_db(&sums, e);
-}
-
 static int run(const KArgs *args, Err *e) {
     if (!args->state) return thin_fits(args) ? thin_run(args, e) : gemm_op_run(args, e);
     const int code = prim_run(args, e);
-    return code || args->kind != OP_linear_dw || !args->linear_dw.db.count ? code : sum_bias(args, e);
+    return code || args->kind != OP_linear_dw ? code : product_bias(args, e);
 }
 
 int k_cpu_linear(const KArgs *args, Err *e) { return run(args, e); }

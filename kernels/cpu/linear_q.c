@@ -86,27 +86,20 @@ void codes_load(const Quantized *q, int64_t i, int64_t n, float *to) {
     }
 }
 
-HOT static void round_line(DType t, const float *from, int64_t n, float *to) {
-    if (t == DT_BF16) for (int64_t i = 0; i < n; i++) to[i] = dtype_round(DT_BF16, from[i]);
-    if (t == DT_F16) for (int64_t i = 0; i < n; i++) to[i] = f16_widen(f16_from_f32(from[i]));
-}
-
-HOT static void narrow_line(const float *from, int64_t n, uint16_t *to) {
-    for (int64_t i = 0; i < n; i++) to[i] = bf16_from_f32(from[i]);
-}
-
 /* What a call has beside its operands. panel: of bf16 where `narrow` is set, else of fp32; type: that its numbers are
  * rounded to; scratch: of bf16 products */
 typedef struct Work { bool narrow; DType type; void *panel, *scratch; } Work;
 
 /* A row of a panel, from number i of the weight on */
 static void fill_row(const Quantized *q, const Work *w, int64_t i, int64_t n, int64_t at) {
-    float line[LINE], *to = w->narrow ? NULL : (float *)w->panel + at;
+    const View panel = {.data = w->panel, .dtype = w->narrow ? DT_BF16 : DT_F32};
+    float line[LINE];
     for (int64_t k = 0; k < n; k += LINE) {
         const int64_t count = min_i64(LINE, n - k);
-        codes_load(q, i + k, count, w->narrow ? line : to + k);
-        if (w->narrow) narrow_line(line, count, (uint16_t *)w->panel + at + k);
-        else if (w->type != DT_F32) round_line(w->type, to + k, count, to + k);
+        float *to = block_target(&panel, at + k, line);
+        codes_load(q, i + k, count, to);
+        if (!w->narrow) block_round(w->type, to, count);
+        block_store(&panel, at + k, count, to);
     }
 }
 

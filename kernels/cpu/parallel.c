@@ -103,3 +103,47 @@ void block_store(const View *v, int64_t begin, int64_t n, const float *values) {
         }
     }
 }
+
+/* ---- blocks in fp32 */
+
+HOT void block_fill(float *y, float value, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = value;
+}
+
+HOT void block_add(float *y, const float *a, const float *b, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+}
+
+HOT void block_multiply(float *y, const float *a, const float *b, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i];
+}
+
+HOT static void round_bf16(float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_BF16, x[i]);
+}
+
+HOT static void round_f16(float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_F16, x[i]);
+}
+
+void block_round(DType type, float *x, int64_t n) {
+    if (type == DT_BF16) round_bf16(x, n);
+    if (type == DT_F16) round_f16(x, n);
+}
+
+HOT void block_sum(double *sums, const float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) sums[i] += (double)x[i];
+}
+
+HOT void sum_rows(float *sums, const float *x, int64_t rows, int64_t channels) {
+    for (int64_t r = 0; r < rows; r++) {
+#pragma omp simd
+        for (int64_t c = 0; c < channels; c++) sums[c] += x[r * channels + c];
+    }
+}

@@ -50,6 +50,17 @@ float *block_target(const View *v, int64_t begin, float *scratch);
 /* Rounds values[n] into the view; fp32 values that lie there already stay. */
 void block_store(const View *v, int64_t begin, int64_t n, const float *values);
 
+/* What several kernels do with n numbers in fp32. y may be a or b. */
+void block_fill(float *y, float value, int64_t n);
+void block_add(float *y, const float *a, const float *b, int64_t n);
+void block_multiply(float *y, const float *a, const float *b, int64_t n);
+/* Each becomes the nearest number that the type has. */
+void block_round(DType type, float *x, int64_t n);
+/* sums[i] += x[i] */
+void block_sum(double *sums, const float *x, int64_t n);
+/* sums[c] += x[row][c], row by row */
+void sum_rows(float *sums, const float *x, int64_t rows, int64_t channels);
+
 /* Asks for the line of memory with element `at`, whether there is one or not. */
 static inline void view_ask(const View *v, int64_t at) {
     __builtin_prefetch((const void *)((uintptr_t)v->data + (uintptr_t)at * dtype_size(v->dtype)));

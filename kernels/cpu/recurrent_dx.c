@@ -113,11 +113,6 @@ static int back_slice(const RnnSteps *w, int64_t begin, int64_t end) {
     return status;
 }
 
-HOT static void add_columns(double *sum, const float *from, int64_t n) {
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++) sum[j] += (double)from[j];
-}
-
 /* db[row + j] = sum over rows of slopes of their column + j, j below n */
 static void sum_columns(const RnnSteps *w, const View *db, int64_t row, int64_t column, int64_t n) {
     int64_t width = w->p.info.slopes * w->p.units, rows = w->p.rows;
@@ -127,7 +122,7 @@ static void sum_columns(const RnnSteps *w, const View *db, int64_t row, int64_t 
         float scratch[COLUMNS];
         int64_t count = min_i64(COLUMNS, n - j);
         for (int64_t r = 0; r < rows; r++)
-            add_columns(part, block_load(&w->slopes, r * width + column + j, count, scratch), count);
+            block_sum(part, block_load(&w->slopes, r * width + column + j, count, scratch), count);
         for (int64_t i = 0; i < count; i++) scratch[i] = (float)part[i];
         block_store(db, row + j, count, scratch);
     }
