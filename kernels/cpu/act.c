@@ -223,7 +223,7 @@ bool act_slopes_fit(const ActAttr *f, DType type) {
 }
 
 /* Whole words, and what bits_slopes reads behind the last one */
-size_t act_bits_bytes(const View *s) { return (size_t)(s->count + WORD - 1) / WORD * sizeof(uint32_t) + sizeof(uint64_t); }
+size_t act_bits_bytes(const View *s) { return (size_t)div_up(s->count, WORD) * sizeof(uint32_t) + sizeof(uint64_t); }
 
 /* Bit i of the words: is slope[i] that value? n: a multiple of WORD */
 HOT static void slopes_bits(const float *slope, float value, int64_t n, uint32_t *words) {
@@ -252,7 +252,7 @@ typedef struct Bits { const ActAttr *f; const View *s; uint32_t *bits; float val
 static void bits_block(const void *of, int64_t block) {
     const Bits *b = of;
     float from[BLOCK], slope[BLOCK];
-    const int64_t at = block * BLOCK, n = min_i64(BLOCK, b->s->count - at), whole = (n + WORD - 1) / WORD * WORD;
+    const int64_t at = block * BLOCK, n = min_i64(BLOCK, b->s->count - at), whole = div_up(n, WORD) * WORD;
     act_slope_block(b->f, slope, block_load(b->s, at, n, from), n);
     for (int64_t i = n; i < whole; i++) slope[i] = b->value[0];
     slopes_bits(slope, b->value[1], whole, b->bits + at / WORD);
@@ -263,7 +263,7 @@ void act_bits(const ActAttr *f, const View *s, void *bits) {
     const bool two = two_slopes(f, b.value);
     assert(two && (uintptr_t)bits % sizeof(uint32_t) == 0);
     (void)two;
-    pieces_run(&b, (s->count + BLOCK - 1) / BLOCK, bits_block);
+    pieces_run(&b, div_up(s->count, BLOCK), bits_block);
 }
 
 /* ---- after a product */
@@ -272,14 +272,11 @@ void act_bits(const ActAttr *f, const View *s, void *bits) {
 enum { PART = 32768, PARTS = 64 };
 
 static int64_t part_rows(const View *dx, int64_t channels) {
-    int64_t rows = dx->count / channels, least = (PART + channels - 1) / channels;
-    int64_t even = (rows + PARTS - 1) / PARTS;
-    return even > least ? even : least;
+    return max_i64(div_up(dx->count / channels, PARTS), div_up(PART, channels));
 }
 
 static int64_t part_count(const View *dx, int64_t channels) {
-    int64_t each = part_rows(dx, channels);
-    return (dx->count / channels + each - 1) / each;
+    return div_up(dx->count / channels, part_rows(dx, channels));
 }
 
 size_t act_dx_parts(const View *dx, const View *db) {

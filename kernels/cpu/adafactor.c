@@ -74,7 +74,7 @@ static void means_piece(const void *of, int64_t i) {
 }
 
 static void mean_all(const Job *j, const View *mean, int64_t before, int64_t terms, int64_t after) {
-    const Means m = {j, mean, terms, after, (after + BLOCK - 1) / BLOCK};
+    const Means m = {j, mean, terms, after, div_up(after, BLOCK)};
     pieces_run(&m, before * m.parts, means_piece);
 }
 
@@ -146,10 +146,10 @@ static void squares_piece(const void *of, int64_t p) {
 
 /* The rate that the whole update is multiplied by. Parts follow from the count alone and are added in order. */
 static float rate_of(const Job *j) {
-    const int64_t count = j->weight.count, grain = ((count + PARTS - 1) / PARTS + BLOCK - 1) / BLOCK * BLOCK;
+    const int64_t count = j->weight.count, grain = div_up(div_up(count, PARTS), BLOCK) * BLOCK;
     double part[PARTS][2] = {{0}}, weight = 0, update = 0;
     const Squares s = {j, count, grain, part};
-    pieces_run(&s, (count + grain - 1) / grain, squares_piece);
+    pieces_run(&s, div_up(count, grain), squares_piece);
     for (int p = 0; p < PARTS; p++) {
         weight += part[p][0];
         update += part[p][1];
@@ -173,7 +173,7 @@ static void apply_block(const void *of, int64_t b) {
 
 static void apply(const Job *j, float rate) {
     const Applied p = {j, rate, 1.0f - j->step.rule.lr * j->step.rule.weight_decay};
-    pieces_run(&p, (j->weight.count + BLOCK - 1) / BLOCK, apply_block);
+    pieces_run(&p, div_up(j->weight.count, BLOCK), apply_block);
 }
 
 int k_cpu_adafactor_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {

@@ -625,9 +625,6 @@ int k_cpu_attention_dx_prepare(const KArgs *a, size_t limit, void **state, size_
     return prepare(a, state, workspace);
 }
 
-/* No more than the spaces are for */
-static int threads_for(const Work *w) { return (int)min_i64(w->threads, omp_get_max_threads()); }
-
 static int check_room(const KArgs *a, Err *e) {
     Room needed = {NULL, 0};
     open(a, &needed);
@@ -642,7 +639,7 @@ int k_cpu_attention(const KArgs *a, Err *e) {
     const Opened o = open(a, &r);
     const Head h = sizes_of(a);
     const int64_t all = o.work.pieces * o.work.parts;
-#pragma omp parallel for schedule(static) num_threads(threads_for(&o.work)) if (all > 1)
+#pragma omp parallel for schedule(static) num_threads(threads_within(o.work.threads)) if (all > 1)
     for (int64_t i = 0; i < all; i++) {
         const Space w = space_of(&o);
         const int64_t begin = i % o.work.parts * o.work.part_rows;
@@ -661,7 +658,7 @@ int k_cpu_attention_dx(const KArgs *a, Err *e) {
     const View *bias = &o.wide.attention_dx.dbias;
     const Work *work = &o.work;
     const int64_t heads = a->attr->attention.kv_heads, rest = heads / work->own_heads;
-#pragma omp parallel for schedule(static) num_threads(threads_for(work)) if (work->pieces > 1)
+#pragma omp parallel for schedule(static) num_threads(threads_within(work->threads)) if (work->pieces > 1)
     for (int64_t i = 0; i < work->pieces; i++) {
         const Space w = space_of(&o);
         for (int64_t k = 0; k < work->own_samples * work->own_heads; k++) {

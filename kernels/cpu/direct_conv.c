@@ -328,10 +328,9 @@ int direct_conv_run(const KArgs *args, Err *e) {
     Room needed = {0}, r = {.base = args->workspace};
     Conv c = conv_of(args);
     take_room(args, &c, &needed);
-    int code = room_check(&needed, args, e), threads = omp_get_max_threads();
+    const int code = room_check(&needed, args, e), threads = threads_within(c.threads);
     if (code) return code;
     assert(c.x.c % COLUMNS == 0 && c.y.c % COLUMNS == 0 && c.attr->groups == 1);
-    if (threads > c.threads) threads = c.threads; /* the workspace has room for no more */
     if (args->kind == OP_conv2d_dw) {
         Sums s = sums_of(args, &c, &r);
         sums_run(&s, threads);

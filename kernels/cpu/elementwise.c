@@ -1,5 +1,4 @@
 /* elementwise.c: add, mul, copy, cast, view, accumulate. */
-#include <string.h>
 
 #include "act.h"
 #include "leave.h"

@@ -1,6 +1,5 @@
 #include "fp32_workspace.h"
 
-#include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl_debug.h>
 
@@ -26,25 +25,25 @@ int room_check(const Room *r, const KArgs *a, Err *e) {
 
 static bool is_narrow(const View *v) { return v->count && dtype_is_float(v->dtype) && v->dtype != DT_F32; }
 
-/* A tensor's elements, and its copy in fp32 */
-typedef struct Copy { const View *v; float *wide; } Copy;
+typedef struct Widening { const View *from; float *to; } Widening;
+typedef struct Rounding { const float *from; const View *to; } Rounding;
 
-static int64_t copy_blocks(const View *v) { return (v->count + BLOCK - 1) / BLOCK; }
-
-static void widen_block(const void *of, int64_t b) {
-    const Copy *c = of;
-    block_load(c->v, b * BLOCK, min_i64(BLOCK, c->v->count - b * BLOCK), c->wide + b * BLOCK);
+static void widen_piece(const void *of, int64_t i) {
+    const Widening *w = of;
+    block_load(w->from, i * BLOCK, min_i64(BLOCK, w->from->count - i * BLOCK), w->to + i * BLOCK);
 }
 
-static void round_block(const void *of, int64_t b) {
-    const Copy *c = of;
-    block_store(c->v, b * BLOCK, min_i64(BLOCK, c->v->count - b * BLOCK), c->wide + b * BLOCK);
+static void round_piece(const void *of, int64_t i) {
+    const Rounding *r = of;
+    block_store(r->to, i * BLOCK, min_i64(BLOCK, r->to->count - i * BLOCK), r->from + i * BLOCK);
 }
 
 void fp32_widen(const View *from, float *to) {
-    const Copy c = {from, to};
-    pieces_run(&c, copy_blocks(from), widen_block);
+    assert(is_narrow(from)); /* else block_load would copy nothing */
+    pieces_run(&(Widening){from, to}, div_up(from->count, BLOCK), widen_piece);
 }
+
+void fp32_round(const float *from, const View *to) { pieces_run(&(Rounding){from, to}, div_up(to->count, BLOCK), round_piece); }
 
 void fp32_enter(const KArgs *a, Room *r, KArgs *wide) {
     *wide = *a;
@@ -60,10 +59,7 @@ void fp32_enter(const KArgs *a, Room *r, KArgs *wide) {
 
 void fp32_leave(const KArgs *a, const KArgs *wide) {
     for (int k = 0; k < OP_OUT; k++)
-        if (is_narrow(&a->out[k])) {
-            const Copy c = {&a->out[k], wide->out[k].data};
-            pieces_run(&c, copy_blocks(c.v), round_block);
-        }
+        if (is_narrow(&a->out[k])) fp32_round(wide->out[k].data, &a->out[k]);
 }
 
 typedef struct Product { int64_t m, n, k; float scale; Matrix a, b, c; bool add; } Product;
@@ -89,7 +85,7 @@ static Panels panels_of(const Product *p) {
     const double work = (double)p->m * (double)p->n * (double)p->k / PANEL_MACS;
     int64_t n = 1;
     while (all >= 2 * n * (n < FEW ? least : MOST) && work >= (double)(2 * n)) n *= 2;
-    return (Panels){by_rows, all, (all + n * STEP - 1) / (n * STEP) * STEP};
+    return (Panels){by_rows, all, div_up(all, n * STEP) * STEP};
 }
 
 static int multiply_panel(const Product *all, const Panels *s, int64_t from) {
@@ -106,7 +102,7 @@ static int multiply_panels(const Product *p) {
     const Panels s = panels_of(p);
     int status = 0;
     if (s.each >= s.all || omp_in_parallel()) { /* a region has its price */
-        const int threads = one_thread();
+        const int threads = threads_take(1);
         for (int64_t from = 0; from < s.all && !status; from += s.each) status = multiply_panel(p, &s, from);
         threads_back(threads);
         return status;
@@ -114,14 +110,8 @@ static int multiply_panels(const Product *p) {
 #pragma omp parallel
     {
         omp_set_num_threads(1); /* of this thread, in this region */
-#pragma omp for schedule(static)
-        for (int64_t from = 0; from < s.all; from += s.each) {
-            const int failed = multiply_panel(p, &s, from);
-            if (failed) {
-#pragma omp atomic write
-                status = failed;
-            }
-        }
+#pragma omp for schedule(static) reduction(| : status)
+        for (int64_t from = 0; from < s.all; from += s.each) status |= multiply_panel(p, &s, from);
     }
     return status;
 }

@@ -17,8 +17,9 @@ int room_prepared(const Room *r, void **state, size_t *workspace);
 /* OK if the op's workspace holds what `r` has used, else ERR_INTERNAL. */
 int room_check(const Room *r, const KArgs *a, Err *e);
 
-/* All elements of a floating type as fp32, to[count] */
+/* All elements of a floating type as fp32, to[count]; and back, rounded */
 void fp32_widen(const View *from, float *to);
+void fp32_round(const float *from, const View *to);
 /* *wide: the same op over fp32 operands. Operands of 16 bits get copies in the room; those of inputs are filled. */
 void fp32_enter(const KArgs *a, Room *r, KArgs *wide);
 /* Rounds the copies of outputs into the outputs. */
@@ -30,7 +31,8 @@ static inline Matrix matrix(float *at, int64_t stride) { Matrix m = {at, stride,
 static inline Matrix transposed(float *at, int64_t stride) { Matrix m = {at, stride, true}; return m; }
 
 /* c (m, n) = scale a (m, k) b (k, n); add: c += that. c overlaps neither a nor b. Runs on all threads, or, inside a
- * parallel region, on the calling one. Returns 0 or oneDNN's status. */
+ * parallel region, on the calling one. Returns 0 or oneDNN's status, of several
+ * failures the bitwise or. */
 int product(int64_t m, int64_t n, int64_t k, float scale, Matrix a, Matrix b, bool add, Matrix c);
 /* The status of products as an ErrCode. */
 int product_check(int status, Err *e);

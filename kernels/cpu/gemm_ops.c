@@ -1,11 +1,10 @@
 #include "gemm_ops.h"
 
-#include <omp.h>
 #include <string.h>
 
 #include "act.h"
 #include "cpu.h"
-#include "fp32_workspace.h"
+#include "parallel.h"
 #include "gemm.h"
 #include "gemm_tiles.h"
 #include "isa.h"
@@ -324,7 +323,7 @@ static int64_t run_class(const KArgs *args, int64_t i, int64_t j, int64_t part, 
     Gemm g = product_of(args, i, j, &w);
     const int64_t rows = part_rows(args, &g);
     w.parts = (float *)args->workspace + part * g.n;
-    g.threads = (int)min_i64(g.threads, omp_get_max_threads());
+    g.threads = threads_within(g.threads);
     if (g.m && g.k) gemm_run(&g, workspace, bytes);
     else if (g.m) clear(&g, &args->out[0]), memset(w.parts, 0, (size_t)(rows * g.n) * sizeof *w.parts);
     return part + rows;

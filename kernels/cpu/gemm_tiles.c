@@ -132,7 +132,7 @@ INLINE void turn_square(R *v) {
     for (int i = 0; i < GEMM_LANES; i += 4) turn_fours(v + i);
 }
 
-INLINE int64_t up_to_lanes(int64_t n) { return (n + GEMM_LANES - 1) / GEMM_LANES * GEMM_LANES; }
+INLINE int64_t up_to_lanes(int64_t n) { return div_up(n, GEMM_LANES) * GEMM_LANES; }
 
 /* A square of `turn`, of which there are `rows` rows and n columns; whole: all of them, which needs no comparisons */
 INLINE void turn_part(DType t, const void *from, int64_t at, int64_t step, bool whole, int64_t rows, int64_t n, float *to,

@@ -41,20 +41,14 @@ static int dw_bf16(const KArgs *a, Err *e) {
                                            a->workspace), e);
 }
 
-/* dw (o, i) = dy (n, o)^T x (n, i); add: += . A thread takes PANEL rows of dw at a time: a product on several threads may
- * part a sum among them, and then their number would change bits. Returns the last failure's status, or 0. */
+/* dw (o, i) = dy (n, o)^T x (n, i); add: += . A thread takes PANEL rows of dw at a time. Returns the bitwise or of their
+ * statuses. */
 static int dw_panels(int64_t o, int64_t i, int64_t n, float *dy, float *x, bool add, float *dw) {
     enum { PANEL = 256 };
     int status = 0;
-#pragma omp parallel for schedule(static)
-    for (int64_t from = 0; from < o; from += PANEL) {
-        const int failed = product(min_i64(PANEL, o - from), i, n, 1, transposed(dy + from, o), matrix(x, i), add,
-                                   matrix(dw + from * i, i));
-        if (failed) {
-#pragma omp atomic write
-            status = failed;
-        }
-    }
+#pragma omp parallel for schedule(static) reduction(| : status)
+    for (int64_t from = 0; from < o; from += PANEL)
+        status |= product(min_i64(PANEL, o - from), i, n, 1, transposed(dy + from, o), matrix(x, i), add, matrix(dw + from * i, i));
     return status;
 }
 

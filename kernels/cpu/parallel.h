@@ -18,13 +18,15 @@ enum { BLOCK = 2048 }; /* elements; a multiple of the four numbers that one Phil
 #define FUSED __attribute__((optimize("fp-contract=fast")))
 #define INLINE FUSED static inline __attribute__((always_inline))
 
-/* OpenMP gets one thread, until threads_back is given what this returns. */
-static inline int one_thread(void) {
+/* OpenMP gets so many threads, until threads_back is given what this returns. */
+static inline int threads_take(int threads) {
     const int before = omp_get_max_threads();
-    omp_set_num_threads(1);
+    omp_set_num_threads(threads);
     return before;
 }
 static inline void threads_back(int before) { omp_set_num_threads(before); }
+/* As many as there are, but no more than there is room for */
+static inline int threads_within(int64_t room) { return (int)min_i64(room, omp_get_max_threads()); }
 
 /* Runs piece(of, i) for i in [0, count), on threads where there are several: each takes neighbouring ones. device.c sees to
  * it that a small op has only one. */

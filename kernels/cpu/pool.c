@@ -54,8 +54,8 @@ static int64_t place_of(const PoolAttr *p, int axis, int64_t o, int64_t k) {
 /* Windows from `begin` up to `end` whose position k lies in [from, to) */
 static Span windows_at(const PoolAttr *p, int axis, int64_t k, int64_t from, int64_t to, int64_t begin, int64_t end) {
     int64_t stride = p->stride[axis], least = from - place_of(p, axis, 0, k), most = to - place_of(p, axis, 0, k);
-    return (Span){max_i64((max_i64(least, 0) + stride - 1) / stride, begin),
-                  min_i64((max_i64(most, 0) + stride - 1) / stride, end), 0};
+    return (Span){max_i64(div_up(max_i64(least, 0), stride), begin),
+                  min_i64(div_up(max_i64(most, 0), stride), end), 0};
 }
 
 /* Columns [first, first + m) of a row of output, n channels from c on: m n is at most BLOCK */

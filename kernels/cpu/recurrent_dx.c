@@ -1,5 +1,4 @@
 /* recurrent_dx.c: the gradients of a recurrent layer; see recurrent.c. */
-#include <omp.h>
 
 #include "cpu.h"
 #include "isa.h"
@@ -174,7 +173,7 @@ static int gradient(const RnnSteps *w, Bf16GemmShape s, void *a, void *b, const 
         return product(s.m, s.n, s.k, 1.0f, (Matrix){a, s.a_stride, s.a_transposed}, (Matrix){b, s.b_stride, s.b_transposed},
                        s.add, matrix(place(c, at), s.c_stride));
     Gemm g = wide_product(&s, a, b, place(c, at));
-    g.threads = (int)min_i64(g.threads, omp_get_max_threads());
+    g.threads = threads_within(g.threads);
     gemm_run(&g, w->scratch_after, w->after_bytes);
     return 0;
 }

@@ -74,7 +74,7 @@ static Fold fold_of(const Shape *whole, const Shape *const *operand, int n, int 
     strided_split(&walk, of, &f.kept, &f.repeated);
     f.count = strided_count(&f.repeated);
     f.each = f.count > 1 ? COLUMNS : BLOCK;
-    f.across = f.row.step[of] ? (f.row.n + f.each - 1) / f.each : 1;
+    f.across = f.row.step[of] ? div_up(f.row.n, f.each) : 1;
     return f;
 }
 

@@ -332,7 +332,7 @@ int winograd_run(const KArgs *args, Err *e) {
              : plan_of(args, &c, args->workspace_bytes, &plan, &bytes)))
         return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", bytes, args->workspace_bytes);
     assert(op_fits(args));
-    int threads = c.threads < omp_get_max_threads() ? c.threads : omp_get_max_threads();
+    const int threads = threads_within(c.threads);
     if (dw) run_dw(args, &c, &split, threads);
     else run(args, &c, &plan, threads);
     return OK;
