@@ -1,5 +1,5 @@
 /* fp32_workspace.h: for kernels that compute in fp32 only: the layout of their workspace, which holds fp32 copies of
- * 16-bit operands and all else that such a kernel needs there; and matrix products.
+ * 16-bit operands and all else that such a kernel needs there.
  *
  * A kernel lays its workspace out by taking room for one array after the other. The same function does so when the op
  * is prepared (base is NULL: nothing is touched, `used` is what the kernel needs) and when it runs. */
@@ -24,17 +24,5 @@ void fp32_round(const float *from, const View *to);
 void fp32_enter(const KArgs *a, Room *r, KArgs *wide);
 /* Rounds the copies of outputs into the outputs. */
 void fp32_leave(const KArgs *a, const KArgs *wide);
-
-/* A matrix by rows, which are `stride` elements apart; transposed: the transpose of that matrix. */
-typedef struct Matrix { float *at; int64_t stride; bool transposed; } Matrix;
-static inline Matrix matrix(float *at, int64_t stride) { Matrix m = {at, stride, false}; return m; }
-static inline Matrix transposed(float *at, int64_t stride) { Matrix m = {at, stride, true}; return m; }
-
-/* c (m, n) = scale a (m, k) b (k, n); add: c += that. c overlaps neither a nor b. Runs on all threads, or, inside a
- * parallel region, on the calling one. Returns 0 or oneDNN's status, of several
- * failures the bitwise or. */
-int product(int64_t m, int64_t n, int64_t k, float scale, Matrix a, Matrix b, bool add, Matrix c);
-/* The status of products as an ErrCode. */
-int product_check(int status, Err *e);
 
 #endif

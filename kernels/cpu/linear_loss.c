@@ -1,11 +1,12 @@
 /* linear_loss.c: what core/program/linear_loss.h wants of a device: the kernels of other ops, sums of a loss in parts
- * (loss.c), and products that add to dw. Such a product of bf16 is in bf16_gemm.h, of fp32 in fp32_workspace.h;
+ * (loss.c), and products that add to dw. Such a product of bf16 is in bf16_gemm.h, of fp32 in fp32_product.h;
  * other types are converted for that. */
 #include "program/linear_loss.h"
 
 #include "bf16_gemm.h"
 #include "cpu.h"
 #include "cross_entropy.h"
+#include "fp32_product.h"
 #include "fp32_workspace.h"
 
 /* ---- dw */

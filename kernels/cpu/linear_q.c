@@ -8,6 +8,7 @@
 #include "bf16_gemm.h"
 #include "codes.h"
 #include "cpu.h"
+#include "fp32_product.h"
 #include "fp32_workspace.h"
 #include "lanes.h"
 
