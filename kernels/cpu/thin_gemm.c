@@ -3,22 +3,21 @@
 #include "act.h"
 #include "parallel.h"
 #include "program/product.h"
+#include "registers.h"
 
 /* THIN: rows of the short factor, at most. TILE: columns of it that stay in the first cache meanwhile. ROWS: of the long
  * factor, or of the result, in a block. A long sum is made in chunks of columns where there would be less than PIECES pieces of
  * work without; where there would be more, a piece of a gradient has up to MOST blocks. */
 enum { THIN = 16, TILE = 1024, ROWS = 16, PIECES = 16, MOST = 4 };
 /* Rows of the long factor, or of the result, that are computed at a time (DOTS, SUMS), the first with WIDE rows of the short one:
- * as many as there are registers for. LANES: numbers in a register */
+ * as many as there are registers for. */
 #if defined __AVX512F__
-enum { LANES = 16, DOTS = 4, WIDE = 4, SUMS = 8 };
+enum { DOTS = 4, WIDE = 4, SUMS = 8 };
 #elif defined __AVX__
-enum { LANES = 8, DOTS = 4, WIDE = 3, SUMS = 4 };
+enum { DOTS = 4, WIDE = 3, SUMS = 4 };
 #else
-enum { LANES = 4, DOTS = 2, WIDE = 4, SUMS = 4 };
+enum { DOTS = 2, WIDE = 4, SUMS = 4 };
 #endif
-typedef float R __attribute__((vector_size(4 * LANES), aligned(4), may_alias)); /* may start at any float */
-typedef uint32_t Places __attribute__((vector_size(4 * LANES)));
 
 /* The short factor b (n, k), and the long one, or the result, with m rows of k. turned: few samples, not few outputs. rounds: b is a
  * weight in fp32, which is rounded */
@@ -57,18 +56,18 @@ bool thin_fits(const KArgs *args) {
 
 /* ---- tiles */
 
-/* n elements from `at` on as fp32; up to the next multiple of LANES there are zeros after them. copies: even where they
+/* n elements from `at` on as fp32; up to the next multiple of GEMM_LANES there are zeros after them. copies: even where they
  * could be read where they lie */
 static const float *tile_load(const View *v, int64_t at, int64_t n, bool copies, float *buffer) {
     const float *x = block_load(v, at, n, buffer);
-    if (x != buffer && (copies || n % LANES)) x = memcpy(buffer, x, (size_t)n * sizeof *buffer);
-    for (int64_t i = n; x == buffer && i % LANES; i++) buffer[i] = 0.0f;
+    if (x != buffer && (copies || n % GEMM_LANES)) x = memcpy(buffer, x, (size_t)n * sizeof *buffer);
+    for (int64_t i = n; x == buffer && i % GEMM_LANES; i++) buffer[i] = 0.0f;
     return x;
 }
 
 /* Where to compute n elements, in whole vectors, for block_store: where they lie, or a buffer */
 static float *tile_target(const View *v, int64_t at, int64_t n, float *buffer) {
-    return n % LANES == 0 ? block_target(v, at, buffer) : buffer;
+    return n % GEMM_LANES == 0 ? block_target(v, at, buffer) : buffer;
 }
 
 /* The short factor's columns [col, col + n). Rows that lie 4 KiB apart would share a few places of the first cache: they
@@ -106,8 +105,8 @@ INLINE void dot(const float *const *a, const float *const *b, int q, int64_t n, 
 #pragma GCC unroll 4
         for (int i = 0; i < DOTS; i++) s[j][i] = add ? sums[j * ROWS + i] : (R){0};
     if (q < WIDE)
-        for (; c + LANES < n; c += 2 * LANES) dot_step(a, b, q, c, s), dot_step(a, b, q, c + LANES, s);
-    for (; c < n; c += LANES) dot_step(a, b, q, c, s);
+        for (; c + GEMM_LANES < n; c += 2 * GEMM_LANES) dot_step(a, b, q, c, s), dot_step(a, b, q, c + GEMM_LANES, s);
+    for (; c < n; c += GEMM_LANES) dot_step(a, b, q, c, s);
 #pragma GCC unroll 4
     for (int j = 0; j < q; j++)
 #pragma GCC unroll 4
@@ -151,9 +150,9 @@ INLINE R fold_fours(R x, R y) {
 
 /* Lane i: the sum of the lanes of v[i] */
 INLINE R lane_sums(const R *v) {
-    R four[LANES / 4];
+    R four[GEMM_LANES / 4];
 #pragma GCC unroll 4
-    for (int i = 0; i < LANES / 4; i++, v += 4) four[i] = fold_pairs(fold_pairs(v[0], v[1]), fold_pairs(v[2], v[3]));
+    for (int i = 0; i < GEMM_LANES / 4; i++, v += 4) four[i] = fold_pairs(fold_pairs(v[0], v[1]), fold_pairs(v[2], v[3]));
 #ifdef __AVX512F__
     four[0] = fold_fours(four[0], four[1]), four[1] = fold_fours(four[2], four[3]);
 #endif
@@ -179,7 +178,7 @@ FUSED static void dots_block(const Thin *t, int64_t row, int64_t col, int64_t en
             dots(a, tile, t->n, n, col > begin, sums + i);
         }
     }
-    for (int64_t i = 0; i < t->n * ROWS; i += LANES) *(R *)(to + i) = lane_sums(sums + i);
+    for (int64_t i = 0; i < t->n * ROWS; i += GEMM_LANES) *(R *)(to + i) = lane_sums(sums + i);
 }
 
 static float *block_sums(const Thin *t, int64_t chunk, int64_t block) {
@@ -226,7 +225,7 @@ static void join_piece(const void *of, int64_t block) {
 INLINE void sum_tile(const float *const *b, float (*d)[SUMS], int64_t n, int64_t c, int vectors, float *const *to) {
     R s0[SUMS] = {{0}}, s1[SUMS] = {{0}};
     for (int64_t j = 0; j < n; j++) {
-        const R b0 = *(const R *)(b[j] + c), b1 = vectors == 2 ? *(const R *)(b[j] + c + LANES) : b0;
+        const R b0 = *(const R *)(b[j] + c), b1 = vectors == 2 ? *(const R *)(b[j] + c + GEMM_LANES) : b0;
 #pragma GCC unroll 8
         for (int i = 0; i < SUMS; i++) {
             s0[i] += d[j][i] * b0;
@@ -236,7 +235,7 @@ INLINE void sum_tile(const float *const *b, float (*d)[SUMS], int64_t n, int64_t
 #pragma GCC unroll 8
     for (int i = 0; i < SUMS; i++) {
         *(R *)(to[i] + c) = s0[i];
-        if (vectors == 2) *(R *)(to[i] + c + LANES) = s1[i];
+        if (vectors == 2) *(R *)(to[i] + c + GEMM_LANES) = s1[i];
     }
 }
 
@@ -284,7 +283,7 @@ FUSED static void sums_block(const Thin *t, int64_t row, int64_t end, int64_t co
         for (int64_t i = 0; i < SUMS; i++)
             to[i] = buffered || i >= rows ? buffer[i] : tile_target(t->a, (row + i) * t->k + col, n, buffer[i]);
         int64_t c = 0;
-        for (; c + LANES < n; c += 2 * LANES) {
+        for (; c + GEMM_LANES < n; c += 2 * GEMM_LANES) {
             /* s is read after the products; its rows are far apart, so no processor guesses which lines are needed */
             for (int64_t i = 0; i < rows && buffered; i++) view_ask(&t->args->linear_dx.s, (row + i) * t->k + col + c);
             sum_tile(tile, d, t->n, c, 2, to);
