@@ -222,7 +222,7 @@ bool act_slopes_fit(const ActAttr *f, DType type) {
     return true;
 }
 
-/* Whole words, and what bits_slopes reads behind the last one */
+/* Whole words, and what bits_slopes reads after the last one */
 size_t act_bits_bytes(const View *s) { return (size_t)div_up(s->count, WORD) * sizeof(uint32_t) + sizeof(uint64_t); }
 
 /* Bit i of the words: is slope[i] that value? n: a multiple of WORD */

@@ -66,11 +66,7 @@ enum { OUTWEIGH = 4, OUTWEIGH_BF16_DW = 8, OUTWEIGH_BF16 = 16, LEAST_WEIGHTS = 6
 /* Both factors of the product have one type, or a weight is rounded to it; the result may have any. */
 static bool types_fit(const KArgs *args) {
     DType t = args->in[0].dtype;
-    if (t != DT_F32 && t != DT_BF16) return false;
-    for (int k = 0; k < OP_IN + OP_OUT; k++) {
-        const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
-        if (v->count && v->shape.rank == 4 && !v->channels_last) return false;
-    }
+    if ((t != DT_F32 && t != DT_BF16) || !operands_are_rows(args)) return false;
     const bool rounds = product_rounds_weight(args) && !bf16_gemm_fits();
     return (args->in[1].dtype == t || rounds) && TILES_FIT;
 }

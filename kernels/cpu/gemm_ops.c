@@ -31,8 +31,6 @@ typedef struct Walk {
 
 /* ---- which ones */
 
-static bool lies_flat(const View *v) { return !v->count || v->shape.rank != 4 || v->channels_last; }
-
 static bool is_dx(OpKind k) { return k == OP_conv2d_dx || k == OP_linear_dx; }
 static bool is_dw(OpKind k) { return k == OP_conv2d_dw || k == OP_linear_dw; }
 static bool is_conv(OpKind k) { return k == OP_conv2d || k == OP_conv2d_dx || k == OP_conv2d_dw; }
@@ -43,12 +41,8 @@ static bool fits(const KArgs *args) {
     const CpuDevice *cpu = args->device;
     bool better = !is_conv(args->kind) && !isa_has(dnnl_cpu_isa_avx512_core);
     if (!is_conv(args->kind) && args->kind != OP_linear && !is_dx(args->kind) && !is_dw(args->kind)) return false;
-    if (is_conv(args->kind) && args->attr->conv.groups != 1) return false;
-    for (int k = 0; k < OP_IN + OP_OUT; k++) {
-        const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
-        if (!lies_flat(v)) return false;
-        better |= v->count && cpu->emulated[v->dtype];
-    }
+    if ((is_conv(args->kind) && args->attr->conv.groups != 1) || !operands_are_rows(args)) return false;
+    for (int k = 0; k < OP_IN + OP_OUT; k++) better |= operand_at(args, k)->count && cpu->emulated[operand_at(args, k)->dtype];
     const View *db = &args->linear_dx.db;
     return better && !(is_dx(args->kind) && db->count && db->count != product_operands(args).w->shape.dim[1]);
 }

@@ -14,7 +14,6 @@ static int prepare_sums(const KArgs *a, const View *x, void **state, size_t *wor
     return norm_check(a, x, e);
 }
 
-/* n values of a parameter from `first` on, or `value` where there is none. */
 void load_param(const View *v, int64_t first, int64_t n, float value, float *to) {
     for (int64_t i = 0; i < n; i++) to[i] = v->data ? ((const float *)v->data)[first + i] : value;
 }

@@ -52,6 +52,11 @@ float *block_target(const View *v, int64_t begin, float *scratch);
 /* Rounds values[n] into the view; fp32 values that lie there already stay. */
 void block_store(const View *v, int64_t begin, int64_t n, const float *values);
 
+/* Where channel c of the pixel (row, w) of a channels-last image lies; row = n H + h counts the rows of all samples. */
+static inline int64_t pixel_at(const View *v, int64_t row, int64_t w, int64_t c) {
+    return (row * v->shape.dim[3] + w) * v->shape.dim[1] + c;
+}
+
 /* What several kernels do with n numbers in fp32. y may be a or b. */
 void block_fill(float *y, float value, int64_t n);
 void block_add(float *y, const float *a, const float *b, int64_t n);
@@ -63,10 +68,11 @@ void block_sum(double *sums, const float *x, int64_t n);
 /* sums[c] += x[row][c], row by row */
 void sum_rows(float *sums, const float *x, int64_t rows, int64_t channels);
 
-/* Asks for the line of memory with element `at`, whether there is one or not. */
-static inline void view_ask(const View *v, int64_t at) {
-    __builtin_prefetch((const void *)((uintptr_t)v->data + (uintptr_t)at * dtype_size(v->dtype)));
+/* Asks for the line of memory with element `at`, whether there is one or not; size: of an element. */
+static inline void line_ask(const void *from, int64_t at, size_t size) {
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at * size));
 }
+static inline void view_ask(const View *v, int64_t at) { line_ask(v->data, at, dtype_size(v->dtype)); }
 
 /* factors[i]: what dropout multiplies element begin + i by; begin and n are multiples of 4. In dropout.c. */
 void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin, int64_t n);

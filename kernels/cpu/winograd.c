@@ -33,11 +33,9 @@ static bool type_fits(const KArgs *args, DType t) {
 }
 
 static bool operands_fit(const KArgs *args) {
-    for (int k = 0; k < OP_IN + OP_OUT; k++) {
-        const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
-        if (v->count && (!type_fits(args, v->dtype) || (v->shape.rank == 4 && !v->channels_last))) return false;
-    }
-    return true;
+    for (int k = 0; k < OP_IN + OP_OUT; k++)
+        if (operand_at(args, k)->count && !type_fits(args, operand_at(args, k)->dtype)) return false;
+    return operands_are_rows(args);
 }
 
 /* The activation follows where y lies. In bf16 that rounds twice, unless the second result is exact. */
