@@ -1,6 +1,7 @@
 /* dropout.c: ops that draw: y = x keep / (1 - p), and normal numbers. An element's place in memory numbers its draw
  * within a call, and all of a micro-batch's ops read one count of calls. So the backward pass and a recomputation draw
  * the same numbers again. */
+#include "dropout.h"
 #include "parallel.h"
 
 enum { ROWS = 8 }; /* at most so many rows of pixels make a piece and share the factors of its channels */
