@@ -19,6 +19,7 @@
 #include "program/attention.h"
 
 #include "cpu.h"
+#include "dropout.h"
 #include "fp32_product.h"
 #include "fp32_workspace.h"
 #include "gemm_tiles.h"

@@ -72,8 +72,7 @@ static bool types_fit(const KArgs *args) {
 }
 
 static bool fits(const KArgs *args) {
-    if (args->kind != OP_conv2d && args->kind != OP_conv2d_dx && args->kind != OP_conv2d_dw) return false;
-    if (args->attr->conv.groups != 1 || !types_fit(args)) return false;
+    if (!product_is_conv(args->kind) || args->attr->conv.groups != 1 || !types_fit(args)) return false;
     Conv c = conv_of(args);
     int64_t most = max_i64(c.x.view.count, c.y.view.count);
     int times = c.type == DT_F32 ? OUTWEIGH : args->kind == OP_conv2d_dw ? OUTWEIGH_BF16_DW : OUTWEIGH_BF16;

@@ -42,7 +42,7 @@ static void embedding_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
             int64_t n = min_i64(PART, dim - c);
             memset(sum, 0, (size_t)n * sizeof *sum);
             for (int32_t i = first[v]; i != END; i = next[i])
-                sum_rows(sum, block_load(&a->embedding_dw.dy, i * dim + c, n, from), 1, n);
+                block_add(sum, sum, block_load(&a->embedding_dw.dy, i * dim + c, n, from), n);
             block_store(&a->embedding_dw.dw, v * dim + c, n, sum);
         }
 }
@@ -104,8 +104,10 @@ static void add_rows_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
     float sum[BLOCK] = {0}, from[BLOCK];
     const int64_t sample = sample_size(&a->add_rows_dw.dy), first = offset_of(a, &a->add_rows_dw.dw);
     const int64_t from_at = max_i64(begin, first), n = min_i64(end, first + sample) - from_at;
-    for (int64_t i = from_at - first; n > 0 && i < a->add_rows_dw.dy.count; i += sample)
-        sum_rows(sum + (from_at - begin), block_load(&a->add_rows_dw.dy, i, n, from), 1, n);
+    for (int64_t i = from_at - first; n > 0 && i < a->add_rows_dw.dy.count; i += sample) {
+        float *here = sum + (from_at - begin);
+        block_add(here, here, block_load(&a->add_rows_dw.dy, i, n, from), n);
+    }
     block_store(&a->add_rows_dw.dw, begin, end - begin, sum);
 }
 

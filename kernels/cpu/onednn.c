@@ -84,9 +84,9 @@ typedef struct Prim {
     bool reference;                   /* oneDNN's plain loops */
 } Prim;
 
-const View *prim_view(const KArgs *args, Pass pass, int slot) {
+const View *prim_view(const KArgs *args, int slot) {
     assert(0 <= slot && slot < SLOTS);
-    const Slot *s = &slots[pass][slot];
+    const Slot *s = &slots[pass_of(args)][slot];
     assert(s->where < (s->output ? OP_OUT : OP_IN));
     return s->output ? &args->out[s->where] : &args->in[s->where];
 }
@@ -231,7 +231,7 @@ static void prim_layout(Prim *p, const KArgs *args, const dnnl_memory_desc_t pla
     memset(p->operand, 0, sizeof p->operand);
     for (int k = 0; k < SLOTS; k++) {
         Operand *o = &p->operand[k];
-        const View *v = prim_view(args, p->pass, k);
+        const View *v = prim_view(args, k);
         const Cuts cuts = cuts_of(p->product, p->pass, k);
         const size_t bytes = type_bytes(plain[k].data_type);
         if (!v->count || !plain[k].ndims) continue;
@@ -303,7 +303,7 @@ static dnnl_status_t ask_iterate(dnnl_primitive_desc_iterator_t it, Prim *candid
         dnnl_primitive_desc_query(candidate->desc, dnnl_query_impl_info_str, 0, &name);
         candidate->reference = is_reference(name);
         prim_layout(candidate, args, plain, 1);
-        bool avoided = spec->avoid && spec->avoid(args, spec->pass, name);
+        bool avoided = spec->avoid && spec->avoid(args, name);
         if (!avoided && prim_better(candidate, best, limit)) {
             if (best->desc) dnnl_primitive_desc_destroy(best->desc);
             *best = *candidate;
@@ -336,7 +336,7 @@ static dnnl_status_t ask_once(const KArgs *args, const PrimSpec *spec, Ask ask, 
     OpDesc desc;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_iterator_t it = NULL;
-    dnnl_status_t status = spec->describe(args, spec->pass, wanted, &desc);
+    dnnl_status_t status = spec->describe(args, wanted, &desc);
     if (!status) status = ask_attr(spec, ask, &attr);
     /* on a CPU the backward passes need no forward hint; making one would double the time of a prediction */
     if (!status) status = dnnl_primitive_desc_iterator_create(&it, &desc, attr, candidate.cpu->engine, NULL);
@@ -412,7 +412,7 @@ static dnnl_status_t ask_all(const KArgs *args, const PrimSpec *spec, size_t lim
 }
 
 int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e) {
-    assert(args->device && spec->describe);
+    assert(args->device && spec->describe && spec->pass == pass_of(args));
     assert(spec->md[SLOT_X].ndims && spec->md[SLOT_W].ndims && spec->md[SLOT_Y].ndims);
     Prim best;
     memset(&best, 0, sizeof best);

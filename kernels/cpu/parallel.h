@@ -74,12 +74,4 @@ static inline void line_ask(const void *from, int64_t at, size_t size) {
 }
 static inline void view_ask(const View *v, int64_t at) { line_ask(v->data, at, dtype_size(v->dtype)); }
 
-/* factors[i]: what dropout multiplies element begin + i by; begin and n are multiples of 4. In dropout.c. */
-void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin, int64_t n);
-
-/* Updates w[n] by a rule of optim.h that keeps its first `states` states, each state[k][n]. rule_of is in optim.c;
- * NULL: the kind has no such rule. */
-typedef void RuleFn(int states, const OptimStep *s, float *w, const float *g, float *const *state, int64_t n);
-RuleFn *rule_of(OpKind kind);
-
 #endif

@@ -51,7 +51,7 @@ static bool attr_fits(const ConvAttr *c) {
 }
 
 static bool op_fits(const KArgs *args) {
-    if (args->kind != OP_conv2d && args->kind != OP_conv2d_dx && args->kind != OP_conv2d_dw) return false;
+    if (!product_is_conv(args->kind)) return false;
     const int64_t *w = product_operands(args).w->shape.dim;
     return w[2] == 3 && w[3] == 3 && w[0] % PANEL == 0 && w[1] % PANEL == 0 && attr_fits(&args->attr->conv) &&
            operands_fit(args) && act_fits(args) && TILES_FIT;
