@@ -451,7 +451,7 @@ ONEDNN_v3 = AVX2
 XSMM_v4 = skx
 XSMM_v3 = hsw
 $(BUILD)/tests/bench/products-%: tests/bench/products.c kernels/cpu/gemm.c kernels/cpu/gemm_tiles.c kernels/cpu/gemm.h \
-    kernels/cpu/gemm_tiles.h
+    kernels/cpu/gemm_tiles.h kernels/cpu/registers.h
 	@mkdir -p $(@D)
 	@echo "  LINK $@"
 	$(Q)$(CC) $(CFLAGS) $(FLAGS) $(ISA_$*) -Wno-psabi -Ikernels/cpu -MF /dev/null -o $@ $(filter %.c,$^) $(LIBS) $(EXTRA)

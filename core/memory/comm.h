@@ -31,8 +31,8 @@ typedef struct CommTable {
     void (*abort)(Comm *, int status);
 } CommTable;
 
-/* A device's Comm is NULL where there is one rank. */
-/* any_thread: another thread than that which opened it may call it, while no other does. */
+/* any_thread: another thread than that which opened it may call it, while no other does. A device's Comm is NULL where there is one
+ * rank. */
 struct Comm { const CommTable *table; int rank, world; bool any_thread; };
 
 /* The ranks that this process was started with (by mpirun or srun). kernels/mpi is a plugin, memtide_mpi.so, as the CUDA

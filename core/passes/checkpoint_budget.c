@@ -143,8 +143,6 @@ static void sum_up(const Profile *f, size_t *table, size_t columns) {
         if (i % columns) table[i - 1] += table[i];
 }
 
-static int earlier(int a, int b) { return a < b ? a : b; }
-
 /* Fills f->other, f->across, f->stored, f->passing and f->own. */
 static void find_alive(const Solver *s, Profile *f) {
     const size_t cuts = (size_t)s->n + 1;
@@ -154,7 +152,7 @@ static void find_alive(const Solver *s, Profile *f) {
         const int unit = f->unit[b];
         if (unit) {
             add_bytes(f, f->stored + unit - 1, cuts, l->first, l->last, l->bytes);
-            add_bytes(f, f->passing + unit - 1, cuts, l->first, earlier(f->read[b], l->last), l->bytes);
+            add_bytes(f, f->passing + unit - 1, cuts, l->first, min_int(f->read[b], l->last), l->bytes);
             continue;
         }
         add_bytes(f, f->other, 1, l->first, l->last, l->bytes);
@@ -242,7 +240,7 @@ static size_t work_dropped(const Solver *s, const Profile *f, int from, int to, 
         waiting += gradients_wait(f, &s->c->p->ops[i], need);
         at_least_without(&most, waiting + *at_cut(s, f->own, t, from) + *at_cut(s, f->stored, t, from), gone_at(f, from, need));
     }
-    for (int t = earlier(f->last[to] + 1, need); t <= f->last[from]; t++)
+    for (int t = min_int(f->last[to] + 1, need); t <= f->last[from]; t++)
         at_least_without(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : (f->life[out].last >= t ? cut : 0) + input),
                          gone_at(f, from, t));
     return most;

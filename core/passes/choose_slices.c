@@ -8,9 +8,7 @@
 #include "whatif.h"
 
 /* OTHERS: passes that choose later may lower the peak of other ops by one part in so many. */
-enum { WORTH = 100, OTHERS = 10, MOST_SLICES = 16 };
-
-static bool is_worth(size_t before, size_t after) { return after <= before - before / WORTH; }
+enum { OTHERS = 10, MOST_SLICES = 16 };
 
 static size_t persistent_bytes(const Program *p) {
     size_t bytes = 0;
@@ -99,13 +97,12 @@ static int finish(const Program *p, Compile *c, Program **finished) {
 static bool choose_by(Program *p, const Program *finished, Compile *c, size_t *before) {
     Scratch *s = &c->scratch;
     Find f = slices_find_new(finished, c, s);
-    Life *life = scratch_new(s, (size_t)finished->n_bufs, sizeof *life);
-    size_t *live = scratch_new(s, (size_t)finished->n_ops, sizeof *live);
     if (s->failed) return false;
     slices_find(&f, persistent_bytes(finished) / WORTH);
     if (!f.n) return false;
-    *before = placement_live(finished, f.alignment, life, live);
-    if (!is_worth(*before, choose(&f, &(Rest){life, live}))) return false;
+    const Alive alive = placement_alive(finished, f.alignment, s);
+    *before = alive.most;
+    if (s->failed || !is_worth(*before, choose(&f, &(Rest){alive.life, alive.live}))) return false;
     for (int k = 0; k < f.n; k++) p->params[finished->bufs[finished->ops[f.large[k].update].out[0]].param].slices = f.large[k].slices;
     return true;
 }
@@ -115,9 +112,7 @@ static int judge(Program *p, size_t before, Compile *c) {
     Program *finished;
     const int code = finish(p, c, &finished);
     if (code) return code;
-    Life *life = scratch_new(&c->scratch, (size_t)finished->n_bufs, sizeof *life);
-    size_t *live = scratch_new(&c->scratch, (size_t)finished->n_ops, sizeof *live);
-    const bool lower = life && live && is_worth(before, placement_live(finished, c->device->table->alignment, life, live));
+    const bool lower = is_worth(before, placement_alive(finished, c->device->table->alignment, &c->scratch).most);
     for (int i = 0; i < p->n_params && !lower; i++) p->params[i].slices = 0;
     program_free(finished);
     return OK;

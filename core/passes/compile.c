@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "network/layer.h"
-#include "base/mem.h"
 
 static const Pass passes[] = {
 #define PASS(name, stage, function, technique) {#name, function},

@@ -11,8 +11,6 @@
  *
  * A stage consists of the ops that are connected by tensors, parameters and what belongs to these; transfers lie between stages.
  * What is not connected with any (the loss scale, the step count) is every rank's. */
-#include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "distribute.h"

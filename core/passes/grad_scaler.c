@@ -1,6 +1,5 @@
 /* The setting "grad_scaler": torch.amp.GradScaler with its options, a fixed loss scale, or none. */
 #include <float.h>
-#include <limits.h>
 #include <string.h>
 
 #include "base/number.h"

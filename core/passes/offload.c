@@ -120,9 +120,7 @@ static void go(Program *p, const void *choice, Scratch *s) {
 /* The finished program in which all have been moved. */
 typedef struct Tide {
     const Program *p;
-    Life *life;
-    size_t *ebb;        /* by op: the bytes alive */
-    size_t most;        /* the most of ebb */
+    Alive alive;
     int *made, *read;   /* by buffer: the op whose first output it is; the first op whose first input it is */
     Levels levels;      /* the bytes alive with those that stay */
 } Tide;
@@ -130,8 +128,8 @@ typedef struct Tide {
 /* Does the activation stay, because no more than `limit` bytes are then alive? If so, it is added to the levels. Its storage is
  * free because it was moved until the copy back. */
 static bool stays(const Tide *f, const Trip *t, size_t limit, size_t alignment) {
-    const int from = levels_free_from(f->p, f->life, t->buf, f->made[t->host]), to = f->read[t->host];
-    const size_t bytes = align_up(f->life[program_root(f->p, t->buf)].bytes, alignment);
+    const int from = levels_free_from(f->p, f->alive.life, t->buf, f->made[t->host]), to = f->read[t->host];
+    const size_t bytes = align_up(f->alive.life[program_root(f->p, t->buf)].bytes, alignment);
     if (from < to && levels_most(&f->levels, from, to) + bytes > limit) return false;
     levels_raise(&f->levels, from, to, bytes);
     return true;
@@ -140,7 +138,7 @@ static bool stays(const Tide *f, const Trip *t, size_t limit, size_t alignment) 
 /* going[n]: the trips that must be made so that no more than `limit` bytes are alive; returns how many. */
 static int pick(const Tide *f, const Trip *trip, int n, size_t limit, size_t alignment, Trip *going) {
     int left = 0;
-    levels_fill(&f->levels, f->ebb);
+    levels_fill(&f->levels, f->alive.live);
     for (int i = 0; i < n; i++)
         if (!stays(f, &trip[i], limit, alignment)) going[left++] = trip[i];
     return left;
@@ -150,7 +148,7 @@ static int pick(const Tide *f, const Trip *trip, int n, size_t limit, size_t ali
 static int fit(const Program *p, const Tide *f, const Trip *trip, int n, Compile *c, Trip *going, int *left) {
     enum { TRIES = 8 };
     const size_t budget = c->settings->offload_budget;
-    size_t alignment = c->device->table->alignment, limit = max_size(f->most, budget), arena;
+    size_t alignment = c->device->table->alignment, limit = max_size(f->alive.most, budget), arena;
     *left = 0;
     if (budget) { /* do all fit? Later passes may choose otherwise than in `f`, where none stays */
         int code = whatif(p, NULL, NULL, c, NULL, &arena);
@@ -158,10 +156,10 @@ static int fit(const Program *p, const Tide *f, const Trip *trip, int n, Compile
     }
     for (int i = 0;; i++) {
         *left = pick(f, trip, n, limit, alignment, going);
-        if (limit == f->most) return OK;
+        if (limit == f->alive.most) return OK;
         int code = whatif(p, go, &(Choice){going, *left}, c, NULL, &arena);
         if (code || arena <= budget) return code;
-        limit = i < TRIES ? max_size(f->most, limit - (arena - budget)) : f->most;
+        limit = i < TRIES ? max_size(f->alive.most, limit - (arena - budget)) : f->alive.most;
     }
 }
 
@@ -169,16 +167,14 @@ static int fit(const Program *p, const Tide *f, const Trip *trip, int n, Compile
 static int choose(const Program *p, const Trip *trip, int n, const Program *all, Compile *c, Trip *going, int *left) {
     const size_t bufs = (size_t)all->n_bufs;
     Scratch *s = &c->scratch;
-    Tide f = {all, scratch_new(s, bufs, sizeof *f.life), scratch_new(s, (size_t)all->n_ops, sizeof *f.ebb), 0,
-              scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(int)),
-              levels_new(all->n_ops, s)};
+    Tide f = {all, placement_alive(all, c->device->table->alignment, s), scratch_new(s, bufs, sizeof(int)),
+              scratch_new(s, bufs, sizeof(int)), levels_new(all->n_ops, s)};
     if (s->failed) return OK;
     for (int i = all->n_ops - 1; i >= 0; i--) {
         const Op *op = &all->ops[i];
         if (op->out[0] != NO_BUF) f.made[op->out[0]] = i;
         if (op->in[0] != NO_BUF) f.read[op->in[0]] = i;
     }
-    f.most = placement_live(all, c->device->table->alignment, f.life, f.ebb);
     return fit(p, &f, trip, n, c, going, left);
 }
 

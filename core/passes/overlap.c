@@ -14,7 +14,6 @@
  * The wait reads all operands of the op, its workspace, too: they live, and nothing takes their place, until it. No number
  * changes, since each rank begins the same ops in the same order as before, and an op that is put off meets the values that it
  * met before. The verifier (check.c) sees to it that nothing touches what is under way. */
-#include <assert.h>
 #include <limits.h>
 
 #include "rewrite.h"
@@ -42,26 +41,18 @@ static bool can_begin(const Op *op) {
 
 /* ---- who touches what */
 
-static bool touches(const Program *p, const Op *op, int buf, bool reads, bool writes) {
-    if (buf == NO_BUF) return false;
-    const int root = program_root(p, buf);
-    EACH_IN(op, k) if (reads && program_root(p, op->in[k]) == root) return true;
-    EACH_OUT(op, k) if (writes && program_root(p, op->out[k]) == root) return true;
-    return writes && op->workspace != NO_BUF && program_root(p, op->workspace) == root;
-}
-
 /* Must the op under way be over before this one? */
 static bool meets(const Overlap *o, const Op *op, const Flight *f) {
     const Op *begun = &o->p->ops[f->op];
-    return touches(o->p, op, begun->out[0], true, true) || touches(o->p, op, begun->in[0], false, true) ||
-           touches(o->p, op, begun->workspace, false, true);
+    return rewrite_touches(o->p, op, begun->out[0], true) || rewrite_touches(o->p, op, begun->in[0], false) ||
+           rewrite_touches(o->p, op, begun->workspace, false);
 }
 
 /* Does the op read a gradient that is under way, or what an op that is put off makes? */
 static bool depends(const Overlap *o, const Op *op) {
     EACH_IN(op, k) if (o->writes[program_root(o->p, op->in[k])]) return true;
     for (int i = 0; i < o->n_flights; i++)
-        if (o->flight[i].group && touches(o->p, op, o->p->ops[o->flight[i].op].out[0], true, true)) return true;
+        if (o->flight[i].group && rewrite_touches(o->p, op, o->p->ops[o->flight[i].op].out[0], true)) return true;
     return false;
 }
 

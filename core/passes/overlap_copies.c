@@ -25,7 +25,7 @@ typedef struct Beside { int at, begin, end; } Beside;
 
 typedef struct Room {
     const Program *p;
-    const Life *life;
+    Alive before;      /* where all copies are in line */
     size_t *live;      /* by op: the bytes alive, with what copies hold for longer */
     size_t alignment, limit;
     Beside *copy;      /* [n], in the order of ops */
@@ -35,15 +35,9 @@ typedef struct Room {
 static bool goes_to_host(const Room *r, int k) { return r->p->bufs[r->p->ops[r->copy[k].at].out[0]].host; }
 static bool is_beside(const Beside *b) { return b->end > b->at + 1 || b->begin < b->at; }
 
-static bool touches(const Program *p, const Op *op, int root, bool reads) {
-    EACH_IN(op, k) if (reads && program_root(p, op->in[k]) == root) return true;
-    EACH_OUT(op, k) if (program_root(p, op->out[k]) == root) return true;
-    return op->workspace != NO_BUF && program_root(p, op->workspace) == root;
-}
-
 /* May the copy of x to y be under way while the op runs: it neither changes x nor touches y? A view of x computes nothing. */
 static bool undisturbed(const Program *p, const Op *op, int x, int y) {
-    return (op->kind == OP_view || !touches(p, op, x, false)) && !touches(p, op, y, true);
+    return (op->kind == OP_view || !rewrite_touches(p, op, x, false)) && !rewrite_touches(p, op, y, true);
 }
 
 /* The ops [*from, *to) of the part of the step that op `at` is in: what begins there must be over there. */
@@ -64,11 +58,11 @@ static bool parts_updates(const Program *p, int i) {
 
 /* The root has `bytes` more alive during [from, to). */
 static void raise_live(Room *r, int root, int from, int to) {
-    for (int i = from; i < to; i++) r->live[i] += align_up(r->life[root].bytes, r->alignment);
+    for (int i = from; i < to; i++) r->live[i] += align_up(r->before.life[root].bytes, r->alignment);
 }
 
 static bool has_room(const Room *r, int root, int at) {
-    return r->live[at] + align_up(r->life[root].bytes, r->alignment) <= r->limit;
+    return r->live[at] + align_up(r->before.life[root].bytes, r->alignment) <= r->limit;
 }
 
 /* Copy k goes to the host: it ends as late as there is room, but before the backward pass, where that fetches, and at most when the
@@ -77,7 +71,7 @@ static void end_late(Room *r, int k, int ahead) {
     const Program *p = r->p;
     Beside *b = &r->copy[k];
     const Op *op = &p->ops[b->at];
-    const int x = program_root(p, op->in[0]), y = program_root(p, op->out[0]), last = r->life[x].last, before = b->end;
+    const int x = program_root(p, op->in[0]), y = program_root(p, op->out[0]), last = r->before.life[x].last, before = b->end;
     int from, to;
     part_of(p, b->at, &from, &to);
     if (b->at < p->forward_end) to = min_int(to, p->forward_end);
@@ -108,9 +102,9 @@ static void begin_early(Room *r, int k, int ahead, int least) {
 }
 
 /* First all copies get what is most use, then more. */
-static void choose(Room *r, size_t limit, Life *life) {
+static void choose(Room *r, size_t limit) {
     r->limit = limit;
-    placement_live(r->p, r->alignment, life, r->live);
+    memcpy(r->live, r->before.live, (size_t)r->p->n_ops * sizeof *r->live);
     for (int k = 0; k < r->n; k++) r->copy[k].begin = r->copy[k].at, r->copy[k].end = r->copy[k].at + 1;
     for (int ahead = 1; ahead <= AHEAD; ahead *= 2) {
         int least = 0;
@@ -166,11 +160,11 @@ static bool is_same(const Beside *a, const Beside *b, int n) {
 
 /* Makes another choice than the one before, with a limit that is lower by `bytes`, or by so much more that the choice is another one.
  * false: there is none. tried: [n] for its use */
-static bool choose_less(Room *r, size_t bytes, Life *life, Beside *tried) {
+static bool choose_less(Room *r, size_t bytes, Beside *tried) {
     memcpy(tried, r->copy, (size_t)r->n * sizeof *tried);
     for (size_t limit = r->limit; limit; bytes *= 2) {
         limit -= min_size(limit, bytes);
-        choose(r, limit, life);
+        choose(r, limit);
         if (!is_same(tried, r->copy, r->n)) return true;
     }
     return false;
@@ -196,9 +190,8 @@ static int judge(const Program *p, const Room *r, size_t most, Program **chosen,
 int pass_overlap_copies(Program *p, Compile *c) {
     Scratch *s = &c->scratch;
     const size_t ops = (size_t)p->n_ops;
-    Life *life = scratch_new(s, (size_t)p->n_bufs, sizeof *life);
     Beside *tried = scratch_new(s, ops, sizeof *tried);
-    Room r = {.p = p, .life = life, .live = scratch_new(s, ops, sizeof *r.live), .alignment = c->device->table->alignment,
+    Room r = {.p = p, .live = scratch_new(s, ops, sizeof *r.live), .alignment = c->device->table->alignment,
               .copy = scratch_new(s, ops, sizeof *r.copy)};
     Program *chosen = NULL;
     size_t most, above;
@@ -206,10 +199,12 @@ int pass_overlap_copies(Program *p, Compile *c) {
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == OP_copy) r.copy[r.n++].at = i;
     if (!r.n) return UNCHANGED;
-    choose(&r, placement_live(p, r.alignment, life, r.live), life);
+    r.before = placement_alive(p, r.alignment, s);
+    if (s->failed) return OK;
+    choose(&r, r.before.most);
     int code = placement_arena(p, r.alignment, &most, c->e);
     if (!code) code = judge(p, &r, most, &chosen, &above, c->e);
-    for (int i = 1; i < TRIES && !code && !chosen && choose_less(&r, above, life, tried); i++)
+    for (int i = 1; i < TRIES && !code && !chosen && choose_less(&r, above, tried); i++)
         code = judge(p, &r, most, &chosen, &above, c->e);
     if (!chosen) return code;
     apply(p, &r);

@@ -60,9 +60,11 @@ int placement_of(Program *p, size_t alignment, const Placement **out, Err *e);
 int placement_arena(Program *p, size_t alignment, size_t *arena, Err *e);
 /* `to` keeps the placement of `from`, which is as `to` will be once it is finished. */
 void placement_move(Program *to, Program *from);
-/* live[n_ops]: the bytes of the device that are alive while an op runs, each buffer aligned; fills life[n_bufs], too.
- * Returns the most of live: no arena can be smaller. */
-size_t placement_live(const Program *p, size_t alignment, Life *life, size_t *live);
+/* life: by buffer; live: the bytes of the device that are alive while an op runs, each buffer aligned; most: of live, so that no
+ * arena can be smaller */
+typedef struct Alive { Life *life; size_t *live, most; } Alive;
+/* Memory comes from s; on failure s->failed is set. */
+Alive placement_alive(const Program *p, size_t alignment, Scratch *s);
 /* A line per buffer: offset, bytes, the ops between which it lives; then the arena's sum. */
 void placement_dump(const Program *p, const Placement *pl, TextSink *sink, void *arg);
 

@@ -116,22 +116,23 @@ int placement_arena(Program *p, size_t alignment, size_t *arena, Err *e) {
     return code;
 }
 
-size_t placement_live(const Program *p, size_t alignment, Life *life, size_t *live) {
-    size_t most = 0;
-    program_lives(p, life);
-    memset(live, 0, (size_t)p->n_ops * sizeof *live);
+Alive placement_alive(const Program *p, size_t alignment, Scratch *s) {
+    Alive a = {scratch_new(s, (size_t)p->n_bufs, sizeof *a.life), scratch_new(s, (size_t)p->n_ops, sizeof *a.live), 0};
+    if (s->failed) return a;
+    program_lives(p, a.life);
     for (int b = 0; b < p->n_bufs; b++) { /* first the differences to the op before */
-        size_t bytes = align_up(life[b].bytes, alignment);
-        if (!life[b].used || p->bufs[b].host) continue;
-        assert(0 <= life[b].first && life[b].first <= life[b].last && life[b].last < p->n_ops);
-        live[life[b].first] += bytes;
-        if (life[b].last + 1 < p->n_ops) live[life[b].last + 1] -= bytes;
+        const Life *l = &a.life[b];
+        const size_t bytes = align_up(l->bytes, alignment);
+        if (!l->used || l->host) continue;
+        assert(0 <= l->first && l->first <= l->last && l->last < p->n_ops);
+        a.live[l->first] += bytes;
+        if (l->last + 1 < p->n_ops) a.live[l->last + 1] -= bytes;
     }
     for (int i = 0; i < p->n_ops; i++) {
-        if (i > 0) live[i] += live[i - 1];
-        most = max_size(most, live[i]);
+        if (i > 0) a.live[i] += a.live[i - 1];
+        a.most = max_size(a.most, a.live[i]);
     }
-    return most;
+    return a;
 }
 
 /* ---- as text */

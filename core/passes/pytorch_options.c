@@ -1,6 +1,5 @@
 /* The options of PyTorch's step, "name=value name=value": a table of the setting "pytorch". */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/number.h"

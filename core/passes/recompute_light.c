@@ -21,9 +21,9 @@
 #include "checkpoint.h"
 #include "levels.h"
 
-/* Of the step's time the second runs take at most one in SHARE parts. The peak must fall by one in WORTH parts at least. An arena
- * is not planned for one in NOTICED parts of the best one. */
-enum { SHARE = 25, WORTH = 100, NOTICED = 10000 };
+/* Of the step's time the second runs take at most one in SHARE parts. An arena is not planned for one in NOTICED parts of the
+ * best one. */
+enum { SHARE = 25, NOTICED = 10000 };
 
 /* An activation that may be made again. */
 typedef struct Light {
@@ -49,8 +49,8 @@ typedef struct Low {
     Light *light;   /* [n]: those of them that the backward pass reads, the slowest for their bytes first */
     int n;
     Program *p;     /* finished */
-    Life *life;
-    size_t *live, most, alignment;
+    Alive alive;
+    size_t alignment;
     int *twin;      /* by buffer: what the second run makes in its place, or NO_BUF */
     int *made;      /* by buffer: the op that makes it, or NO_OP */
     Levels levels;
@@ -100,17 +100,14 @@ static int finish(const Again *a, Low *low) {
     const int code = whatif(a->p, chain_apply, &(ChainChoice){a->c, low->dropped, low->twin}, c, &low->p, NULL);
     if (code) return code;
     const Program *p = low->p;
-    const size_t bufs = (size_t)p->n_bufs;
     low->alignment = c->device->table->alignment;
-    low->life = scratch_new(s, bufs, sizeof *low->life);
-    low->live = scratch_new(s, (size_t)p->n_ops, sizeof *low->live);
-    low->made = scratch_new(s, bufs, sizeof *low->made);
+    low->alive = placement_alive(p, low->alignment, s);
+    low->made = scratch_new(s, (size_t)p->n_bufs, sizeof *low->made);
     low->levels = levels_new(p->n_ops, s);
     if (s->failed) return OK;
     for (int b = 0; b < p->n_bufs; b++) low->made[b] = NO_OP;
     for (int i = p->n_ops - 1; i >= 0; i--)
         if (p->ops[i].out[0] != NO_BUF) low->made[p->ops[i].out[0]] = i;
-    low->most = placement_live(p, low->alignment, low->life, low->live);
     return OK;
 }
 
@@ -118,7 +115,7 @@ static int finish(const Again *a, Low *low) {
 static bool stays(const Low *low, const Light *l, size_t limit) {
     const int made = low->made[l->buf], twin = low->twin[l->buf], to = twin == NO_BUF ? NO_OP : low->made[twin];
     if (made == NO_OP || to == NO_OP) return false;
-    const int from = levels_free_from(low->p, low->life, l->buf, made);
+    const int from = levels_free_from(low->p, low->alive.life, l->buf, made);
     const size_t bytes = align_up(low->p->bufs[l->buf].bytes, low->alignment);
     if (from < to && levels_most(&low->levels, from, to) + bytes > limit) return false;
     levels_raise(&low->levels, from, to, bytes);
@@ -128,17 +125,17 @@ static bool stays(const Low *low, const Light *l, size_t limit) {
 /* segment: the choice in which as many stay as `limit` bytes leave room for. Returns the seconds of the second runs. */
 static double pick(const Again *a, const Low *low, size_t limit, int *segment) {
     memcpy(segment, low->dropped, (size_t)a->c->p->forward_end * sizeof *segment);
-    levels_fill(&low->levels, low->live);
+    levels_fill(&low->levels, low->alive.live);
     for (int i = 0; i < low->n; i++)
         if (stays(low, &low->light[i], limit)) segment[low->light[i].op] = STORED;
     return chain_again(a->c, segment, a->lost, a->need, a->again);
 }
 
-/* The choice with the lowest peak, from low->most up, whose second runs take no more than a->most_seconds. Returns that peak. */
+/* The choice with the lowest peak, from low->alive.most up, whose second runs take no more than a->most_seconds. Returns that peak. */
 static size_t pick_quick(const Again *a, const Low *low, int *segment) {
     enum { STEPS = 16 };
-    size_t below = low->most, above = below;
-    if (pick(a, low, below, segment) <= a->most_seconds) return low->most;
+    size_t below = low->alive.most, above = below;
+    if (pick(a, low, below, segment) <= a->most_seconds) return low->alive.most;
     for (int i = 0; i < low->n; i++) above += align_up(low->p->bufs[low->light[i].buf].bytes, low->alignment); /* then all stay */
     for (int i = 0; i < STEPS && above - below > low->alignment; i++) {
         const size_t middle = below + (above - below) / 2;
@@ -177,25 +174,24 @@ static int try_choice(Again *a, const int *choice, int *segment) {
 /* Tries what low drops. What may stay by the bytes alive may leave gaps: then nothing stays. */
 static int try_low(Again *a, const Low *low, int *segment) {
     int *picked = scratch_new(&a->under->scratch, (size_t)a->p->forward_end, sizeof *picked);
-    if (a->under->scratch.failed || !may_be_smaller(a, low->most)) return OK;
+    if (a->under->scratch.failed || !may_be_smaller(a, low->alive.most)) return OK;
     const int code = may_be_smaller(a, pick_quick(a, low, picked)) ? try_choice(a, picked, segment) : OK;
-    if (code || !may_be_smaller(a, low->most) || chain_again(a->c, low->dropped, a->lost, a->need, a->again) > a->most_seconds) return code;
+    if (code || !may_be_smaller(a, low->alive.most) || chain_again(a->c, low->dropped, a->lost, a->need, a->again) > a->most_seconds) return code;
     return take_smaller(a, low->p, low->dropped, segment);
 }
 
 /* Is one in WORTH parts of what is alive at the peak of the finished program p, in which all are kept, among what `low` drops? Sets
  * a->least and a->enough. */
-static bool is_worth(Again *a, const Program *p, const Low *low) {
-    Scratch *s = &a->under->scratch;
+static bool may_be_worth(Again *a, const Program *p, const Low *low) {
     const size_t alignment = a->under->device->table->alignment;
-    Life *life = scratch_new(s, (size_t)p->n_bufs, sizeof *life);
-    size_t *live = scratch_new(s, (size_t)p->n_ops, sizeof *live), bytes = 0;
-    if (s->failed) return false;
-    const size_t most = placement_live(p, alignment, life, live);
+    const Alive alive = placement_alive(p, alignment, &a->under->scratch);
+    const size_t most = alive.most;
+    size_t bytes = 0;
     int peak = 0;
-    while (live[peak] < most) peak++;
+    if (a->under->scratch.failed) return false;
+    while (alive.live[peak] < most) peak++;
     for (int i = 0; i < low->n; i++) {
-        const Life *l = &life[program_root(p, low->light[i].buf)];
+        const Life *l = &alive.life[program_root(p, low->light[i].buf)];
         if (l->first <= peak && peak <= l->last) bytes += align_up(p->bufs[low->light[i].buf].bytes, alignment);
     }
     a->least = most;
@@ -205,7 +201,7 @@ static bool is_worth(Again *a, const Program *p, const Low *low) {
 
 /* Tries both, the one with fewer bytes alive first, and the usual one if they are as many. */
 static int try_both(Again *a, const Low *usual, const Low *deepest, int *segment) {
-    const bool usual_first = usual->most <= deepest->most;
+    const bool usual_first = usual->alive.most <= deepest->alive.most;
     const int code = try_low(a, usual_first ? usual : deepest, segment);
     return code ? code : try_low(a, usual_first ? deepest : usual, segment);
 }
@@ -217,7 +213,7 @@ static int choose(Again *a, int *segment) {
     if (!deepest.n) return OK;
     int code = whatif(a->p, NULL, NULL, a->under, &stored, NULL);
     if (code) return code;
-    const bool worth = is_worth(a, stored, &deepest);
+    const bool worth = may_be_worth(a, stored, &deepest);
     program_free(stored);
     if (!worth) return OK;
     drop_all(a, USUAL, &usual);

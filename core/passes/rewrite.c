@@ -36,6 +36,14 @@ Op *rewrite_put(Program *p, const Op *op) {
     return put;
 }
 
+bool rewrite_touches(const Program *p, const Op *op, int buf, bool reads) {
+    if (buf == NO_BUF) return false;
+    const int root = program_root(p, buf);
+    EACH_IN(op, k) if (reads && program_root(p, op->in[k]) == root) return true;
+    EACH_OUT(op, k) if (program_root(p, op->out[k]) == root) return true;
+    return op->workspace != NO_BUF && program_root(p, op->workspace) == root;
+}
+
 static bool is_loss(OpKind k) {
     return k == OP_cross_entropy || k == OP_element_loss || k == OP_cross_entropy_dx || k == OP_element_loss_dx ||
            k == OP_linear_cross_entropy || k == OP_linear_cross_entropy_dx;

@@ -29,6 +29,9 @@ Op *rewrite_put(Program *p, const Op *op);
 /* Puts a new op of one input and one output: a copy, a view. */
 void rewrite_emit(Program *p, OpKind kind, int in, int out, const char *path);
 
+/* Does the op write into the storage of `buf` (its workspace counts), or, with `reads`, read it? NO_BUF: no. */
+bool rewrite_touches(const Program *p, const Op *op, int buf, bool reads);
+
 /* The op's loss, if it has one, is that of one of so many equal parts of the batch: a mean is divided by their number, a sum
  * is not. */
 void rewrite_part_of_batch(Op *op, int parts);

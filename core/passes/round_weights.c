@@ -11,11 +11,6 @@
 #include "uses.h"
 #include "whatif.h"
 
-/* The peak must fall by one in WORTH parts at least. */
-enum { WORTH = 100 };
-
-static bool is_worth(size_t before, size_t after) { return after <= before - before / WORTH; }
-
 /* Does the device round that input, if the weight is there in place of its copy? */
 static bool device_rounds(const Program *p, const Compile *c, int read, int weight) {
     Op op = p->ops[read / OP_IN];
@@ -67,23 +62,19 @@ static void take_out(Program *p, const void *choice, Scratch *s) {
     uses_close(&u);
 }
 
-/* The program as it will be; bytes alive by op, the most of them, and those of its arena */
-typedef struct Finished { Program *p; Life *life; size_t *live, most, arena; } Finished;
+/* The program as it will be, and the bytes of its arena */
+typedef struct Finished { Program *p; Alive alive; size_t arena; } Finished;
 
 /* out: the casts that are then gone, NULL: none. The caller frees f->p. */
 static int finish(const Program *p, const bool *out, Compile *c, Finished *f) {
-    Scratch *s = &c->scratch;
     const Choice choice = {c, out};
     const int code = whatif(p, out ? take_out : NULL, &choice, c, &f->p, &f->arena);
-    if (code) return code;
-    f->life = scratch_new(s, (size_t)f->p->n_bufs, sizeof *f->life);
-    f->live = scratch_new(s, (size_t)f->p->n_ops, sizeof *f->live);
-    if (!s->failed) f->most = placement_live(f->p, c->device->table->alignment, f->life, f->live);
-    return OK;
+    if (!code) f->alive = placement_alive(f->p, c->device->table->alignment, &c->scratch);
+    return code;
 }
 
 /* left[]: those of all[] whose copy is alive at an op where more than `target` bytes are. Returns whether there are any. */
-static bool needed(const Program *p, const Finished *kept, size_t target, const bool *all, bool *left) {
+static bool needed(const Program *p, const Alive *kept, size_t target, const bool *all, bool *left) {
     bool any = false;
     for (int i = 0; i < p->n_ops; i++) {
         left[i] = false;
@@ -100,9 +91,9 @@ static int choose(const Program *p, const bool *all, bool *left, Compile *c, Pro
     const Scratch *s = &c->scratch;
     Finished kept = {0}, gone = {0}, rest = {0};
     int code = finish(p, NULL, c, &kept);
-    bool worth = !code && !s->failed && needed(p, &kept, kept.most - kept.most / WORTH, all, left);
+    bool worth = !code && !s->failed && needed(p, &kept.alive, kept.alive.most - kept.alive.most / WORTH, all, left);
     if (worth) code = finish(p, all, c, &gone);
-    worth = worth && !code && !s->failed && needed(p, &kept, gone.most, all, left);
+    worth = worth && !code && !s->failed && needed(p, &kept.alive, gone.alive.most, all, left);
     if (worth) code = finish(p, left, c, &rest);
     worth = worth && !code && !s->failed && is_worth(kept.arena, rest.arena);
     program_free(kept.p);

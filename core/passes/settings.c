@@ -152,7 +152,6 @@ int optimizer_set(Optimizer *o, int kind, const Options *options, Err *e) {
 #define AT_text AT
 #define AT_count AT
 #define AT_size AT
-#define AT_number AT
 #define AT_flag AT
 #define AT_word AT
 #define AT_optimizer AT
@@ -180,7 +179,7 @@ static const Setting settings[] = {
 const Setting *setting_info(int i) { return i >= 0 && i < (int)ARRAY_LEN(settings) ? &settings[i] : NULL; }
 
 const char *setting_type_name(SettingType type) {
-    static const char *const names[SETTING_TYPES] = {"text", "count", "size", "number", "flag", "word",
+    static const char *const names[SETTING_TYPES] = {"text", "count", "size", "flag", "word",
                                                      "word_or_bytes", "optimizer", "options", "scaler", "mesh"};
     return names[type];
 }
@@ -207,7 +206,7 @@ static int word_place(const char *words, const char *word) {
 
 /* ERR_SCRIPT: says what was expected in place of `found`. */
 static int unexpected(const Setting *setting, const char *found, Err *e) {
-    static const char *const expected[SETTING_TYPES] = {"a text", "", "a number of bytes", "a number", "true or false",
+    static const char *const expected[SETTING_TYPES] = {"a text", "", "a number of bytes", "true or false",
         "", "", "one of memtide.optim's", "", "", ""};
     char known[256] = "";
     if (setting->type == SETTING_count)
@@ -264,10 +263,6 @@ int setting_set_number(Settings *s, const Setting *setting, double value, Err *e
     char *field = (char *)s + setting->at, found[NUMBER_TEXT];
     assert(setting->whose != SETTING_OUTER); /* it has a field */
     if (setting->type == SETTING_scaler) return grad_scaler_set(&s->scaler, number_text(value, found), e);
-    if (setting->type == SETTING_number) {
-        memcpy(field, &(float){(float)value}, sizeof(float));
-        return OK;
-    }
     if ((!bytes && setting->type != SETTING_count) || !(value >= least && value <= most) ||
         value != (double)(int64_t)value)
         return unexpected(setting, number_text(value, found), e);

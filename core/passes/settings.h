@@ -228,7 +228,7 @@ bool optimizer_pages(const Settings *s, const Shape *like);
 bool settings_scale_loss(const Settings *s);
 
 typedef enum SettingType {
-    SETTING_text, SETTING_count, SETTING_size, SETTING_number, SETTING_flag, SETTING_word, SETTING_word_or_bytes,
+    SETTING_text, SETTING_count, SETTING_size, SETTING_flag, SETTING_word, SETTING_word_or_bytes,
     SETTING_optimizer, SETTING_options, SETTING_scaler, SETTING_mesh, SETTING_TYPES
 } SettingType;
 enum { SETTING_OUTER, SETTING_CELL, SETTING_INNER };

@@ -8,8 +8,8 @@
 typedef struct Spare {
     Device *device;
     size_t limit, alignment;
-    size_t *live; /* by op: bytes alive, its workspace included */
-    size_t peak;  /* the most of live */
+    const size_t *live; /* by op: bytes alive, its workspace included */
+    size_t peak;        /* the most of live */
 } Spare;
 
 /* What an op had before. */
@@ -84,14 +84,12 @@ static int ask_all(Program *p, const Spare *s, Had *had, Err *e) {
 }
 
 int pass_workspace_spare(Program *p, Compile *c) {
-    const size_t limit = c->settings->workspace_limit, alignment = c->device->table->alignment, ops = (size_t)p->n_ops;
+    const size_t limit = c->settings->workspace_limit, alignment = c->device->table->alignment;
     bool any = false;
     for (int i = 0; i < p->n_ops; i++) any |= is_beyond(p, &p->ops[i], limit);
     if (!any) return UNCHANGED;
-    Life *life = scratch_new(&c->scratch, (size_t)p->n_bufs, sizeof *life);
-    Had *had = scratch_new(&c->scratch, ops, sizeof *had);
-    Spare s = {c->device, limit, alignment, scratch_new(&c->scratch, ops, sizeof *s.live), 0};
+    Had *had = scratch_new(&c->scratch, (size_t)p->n_ops, sizeof *had);
+    const Alive alive = placement_alive(p, alignment, &c->scratch);
     if (c->scratch.failed) return OK;
-    s.peak = placement_live(p, alignment, life, s.live);
-    return ask_all(p, &s, had, c->e);
+    return ask_all(p, &(Spare){c->device, limit, alignment, alive.live, alive.most}, had, c->e);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "operands.h"
 
 /* All that a preparation depends on. All bytes are zero before it is filled, so that memcmp compares keys. */
 typedef struct Key {
@@ -28,7 +29,7 @@ static void key_fill(Key *key, const KArgs *args, size_t limit) {
     key->limit = limit;
     key->kind = (int32_t)args->kind;
     for (int k = 0; k < OP_IN + OP_OUT; k++) {
-        const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
+        const View *v = operand_at(args, k);
         if (!v->count) continue;
         assert(v->shape.rank >= 0 && v->shape.rank <= SHAPE_MAX);
         key->view[k].present = 1;

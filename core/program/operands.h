@@ -18,6 +18,18 @@ static inline bool operand_is_vector(const View *v, int64_t n) {
     return !v->count || (v->count == n && v->dtype == DT_F32);
 }
 
+/* Operand k of OP_IN + OP_OUT: the inputs, then the outputs */
+static inline const View *operand_at(const KArgs *a, int k) { return k < OP_IN ? &a->in[k] : &a->out[k - OP_IN]; }
+
+/* Do features lie innermost in all operands, as in rows and in images that lie as N, H, W, C? */
+static inline bool operands_are_rows(const KArgs *a) {
+    for (int k = 0; k < OP_IN + OP_OUT; k++) {
+        const View *v = operand_at(a, k);
+        if (v->count && v->shape.rank == 4 && !v->channels_last) return false;
+    }
+    return true;
+}
+
 /* Do no bytes belong to both? */
 static inline bool operands_apart(const View *a, const View *b) {
     const uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data;

@@ -69,29 +69,9 @@ HOT void act_dx_block(const ActAttr *f, float *dx, const float *dy, const float 
     }
 }
 
-HOT static void multiply(float *to, const float *a, const float *b, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] = a[i] * b[i];
-}
-
-HOT static void round_bf16(float *x, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_BF16, x[i]);
-}
-
-HOT static void round_f16(float *x, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_F16, x[i]);
-}
-
-static void round_block(DType type, float *x, int64_t n) {
-    if (type == DT_BF16) round_bf16(x, n);
-    if (type == DT_F16) round_f16(x, n);
-}
-
 void act_rounded_block(const MulAttr *f, float *y, const float *x, int64_t n) {
     act_block(&f->f, y, x, n);
-    round_block(f->of, y, n);
+    block_round(f->of, y, n);
 }
 
 static void act_piece(const KArgs *a, int64_t begin, int64_t end) {
@@ -115,8 +95,8 @@ static void mul_da_piece(const KArgs *a, int64_t begin, int64_t end) {
     const MulAttr *f = &a->attr->mul;
     float one[BLOCK], two[BLOCK], saved[BLOCK], product[BLOCK], to[BLOCK];
     const int64_t n = end - begin;
-    multiply(product, block_load(&a->mul_da.b, begin, n, one), block_load(&a->mul_da.dy, begin, n, two), n);
-    round_block(f->of, product, n);
+    block_multiply(product, block_load(&a->mul_da.b, begin, n, one), block_load(&a->mul_da.dy, begin, n, two), n);
+    block_round(f->of, product, n);
     float *da = block_target(&a->mul_da.da, begin, to);
     act_dx_block(&f->f, da, product, block_load(&a->mul_da.a, begin, n, saved), n);
     block_store(&a->mul_da.da, begin, n, da);
@@ -242,8 +222,8 @@ bool act_slopes_fit(const ActAttr *f, DType type) {
     return true;
 }
 
-/* Whole words, and what bits_slopes reads behind the last one */
-size_t act_bits_bytes(const View *s) { return (size_t)(s->count + WORD - 1) / WORD * sizeof(uint32_t) + sizeof(uint64_t); }
+/* Whole words, and what bits_slopes reads after the last one */
+size_t act_bits_bytes(const View *s) { return (size_t)div_up(s->count, WORD) * sizeof(uint32_t) + sizeof(uint64_t); }
 
 /* Bit i of the words: is slope[i] that value? n: a multiple of WORD */
 HOT static void slopes_bits(const float *slope, float value, int64_t n, uint32_t *words) {
@@ -272,7 +252,7 @@ typedef struct Bits { const ActAttr *f; const View *s; uint32_t *bits; float val
 static void bits_block(const void *of, int64_t block) {
     const Bits *b = of;
     float from[BLOCK], slope[BLOCK];
-    const int64_t at = block * BLOCK, n = min_i64(BLOCK, b->s->count - at), whole = (n + WORD - 1) / WORD * WORD;
+    const int64_t at = block * BLOCK, n = min_i64(BLOCK, b->s->count - at), whole = div_up(n, WORD) * WORD;
     act_slope_block(b->f, slope, block_load(b->s, at, n, from), n);
     for (int64_t i = n; i < whole; i++) slope[i] = b->value[0];
     slopes_bits(slope, b->value[1], whole, b->bits + at / WORD);
@@ -283,7 +263,7 @@ void act_bits(const ActAttr *f, const View *s, void *bits) {
     const bool two = two_slopes(f, b.value);
     assert(two && (uintptr_t)bits % sizeof(uint32_t) == 0);
     (void)two;
-    pieces_run(&b, (s->count + BLOCK - 1) / BLOCK, bits_block);
+    pieces_run(&b, div_up(s->count, BLOCK), bits_block);
 }
 
 /* ---- after a product */
@@ -292,25 +272,15 @@ void act_bits(const ActAttr *f, const View *s, void *bits) {
 enum { PART = 32768, PARTS = 64 };
 
 static int64_t part_rows(const View *dx, int64_t channels) {
-    int64_t rows = dx->count / channels, least = (PART + channels - 1) / channels;
-    int64_t even = (rows + PARTS - 1) / PARTS;
-    return even > least ? even : least;
+    return max_i64(div_up(dx->count / channels, PARTS), div_up(PART, channels));
 }
 
 static int64_t part_count(const View *dx, int64_t channels) {
-    int64_t each = part_rows(dx, channels);
-    return (dx->count / channels + each - 1) / each;
+    return div_up(dx->count / channels, part_rows(dx, channels));
 }
 
 size_t act_dx_parts(const View *dx, const View *db) {
     return db->count ? (size_t)(part_count(dx, db->count) * db->count) * sizeof(float) : 0;
-}
-
-HOT void sum_rows(float *sums, const float *x, int64_t rows, int64_t channels) {
-    for (int64_t r = 0; r < rows; r++) {
-#pragma omp simd
-        for (int64_t c = 0; c < channels; c++) sums[c] += x[r * channels + c];
-    }
 }
 
 void sum_parts(const View *db, const float *parts, int64_t n) {
@@ -337,7 +307,7 @@ static void dx_rows(const Slopes *f, int64_t at, int64_t rows, int64_t n, float 
     const float *dy = block_load(f->dy, at, rows * n, gradient);
     if (f->bits) {
         bits_slopes(f->bits, at, rows * n, f->value, saved);
-        multiply(out, dy, saved, rows * n);
+        block_multiply(out, dy, saved, rows * n);
     } else {
         act_dx_block(f->act, out, dy, block_load(f->s, at, rows * n, saved), rows * n);
     }

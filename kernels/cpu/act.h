@@ -27,8 +27,6 @@ void act_bits(const ActAttr *f, const View *s, void *bits);
 void act_dx_sums(const ActAttr *act, const View *dy, const View *s, const void *bits, const View *dx, const View *db, float *parts);
 size_t act_dx_parts(const View *dx, const View *db);
 
-/* sums[c] += x[row][c], row by row */
-void sum_rows(float *sums, const float *x, int64_t rows, int64_t channels);
 /* db[c] = parts[0][c] + parts[1][c] + ..., in this order */
 void sum_parts(const View *db, const float *parts, int64_t n);
 

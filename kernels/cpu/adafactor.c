@@ -74,7 +74,7 @@ static void means_piece(const void *of, int64_t i) {
 }
 
 static void mean_all(const Job *j, const View *mean, int64_t before, int64_t terms, int64_t after) {
-    const Means m = {j, mean, terms, after, (after + BLOCK - 1) / BLOCK};
+    const Means m = {j, mean, terms, after, div_up(after, BLOCK)};
     pieces_run(&m, before * m.parts, means_piece);
 }
 
@@ -90,23 +90,14 @@ HOT static void broadcast(float *square, const float *column, const float *row, 
     for (int64_t i = 0; i < n; i++) square[i] = row[i] * column[i] / mean[i];
 }
 
-HOT static void add_each(const float *x, double *sums, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) sums[i] += (double)x[i];
-}
-
 /* mean[n]: of row_var of the matrices (o, i), (o, i + 1), ... */
 static void matrix_means(const Job *j, int64_t o, int64_t i, int64_t n, float *mean) {
     double sums[BLOCK];
     float scratch[BLOCK];
     memset(sums, 0, (size_t)n * sizeof *sums);
     for (int64_t r = 0; r < j->f.averaged; r++)
-        add_each(block_load(&j->row_var, (o * j->f.averaged + r) * j->f.inner + i, n, scratch), sums, n);
+        block_sum(sums, block_load(&j->row_var, (o * j->f.averaged + r) * j->f.inner + i, n, scratch), n);
     for (int64_t k = 0; k < n; k++) mean[k] = adafactor_clamp((float)(sums[k] / (double)j->f.averaged), j->eps);
-}
-
-static void fill(float *to, float value, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = value;
 }
 
 /* square[...] = the expected squares of elements from `begin` on: of at most n elements, and of no more than stand in
@@ -118,9 +109,9 @@ static int64_t expected(const Job *j, int64_t begin, int64_t n, float *square) {
     float scratch[3][BLOCK], *of_row = scratch[1], *mean = scratch[2];
     n = min_i64(n, f->inner == 1 ? plane - p : f->inner - i);
     if (f->inner == 1) {
-        fill(of_row, *block_load(&j->row, row, 1, of_row), n);
+        block_fill(of_row, *block_load(&j->row, row, 1, of_row), n);
         if (j->mean == 0.0f) matrix_means(j, o, 0, 1, mean);
-        fill(mean, j->mean == 0.0f ? mean[0] : j->mean, n);
+        block_fill(mean, j->mean == 0.0f ? mean[0] : j->mean, n);
     } else {
         of_row = block_load(&j->row, row * f->inner + i, n, of_row);
         matrix_means(j, o, i, n, mean);
@@ -155,10 +146,10 @@ static void squares_piece(const void *of, int64_t p) {
 
 /* The rate that the whole update is multiplied by. Parts follow from the count alone and are added in order. */
 static float rate_of(const Job *j) {
-    const int64_t count = j->weight.count, grain = ((count + PARTS - 1) / PARTS + BLOCK - 1) / BLOCK * BLOCK;
+    const int64_t count = j->weight.count, grain = div_up(div_up(count, PARTS), BLOCK) * BLOCK;
     double part[PARTS][2] = {{0}}, weight = 0, update = 0;
     const Squares s = {j, count, grain, part};
-    pieces_run(&s, (count + grain - 1) / grain, squares_piece);
+    pieces_run(&s, div_up(count, grain), squares_piece);
     for (int p = 0; p < PARTS; p++) {
         weight += part[p][0];
         update += part[p][1];
@@ -182,7 +173,7 @@ static void apply_block(const void *of, int64_t b) {
 
 static void apply(const Job *j, float rate) {
     const Applied p = {j, rate, 1.0f - j->step.rule.lr * j->step.rule.weight_decay};
-    pieces_run(&p, (j->weight.count + BLOCK - 1) / BLOCK, apply_block);
+    pieces_run(&p, div_up(j->weight.count, BLOCK), apply_block);
 }
 
 int k_cpu_adafactor_prepare(const KArgs *a, size_t limit, void **state, size_t *workspace, Err *e) {

@@ -2,6 +2,7 @@
  * before they are divided by their largest magnitude and coded. */
 #include "parallel.h"
 #include "program/quant8.h"
+#include "update.h"
 
 typedef struct Job {
     OptimStep step;

@@ -19,6 +19,8 @@
 #include "program/attention.h"
 
 #include "cpu.h"
+#include "dropout.h"
+#include "fp32_product.h"
 #include "fp32_workspace.h"
 #include "gemm_tiles.h"
 #define REGISTER_LANES
@@ -259,10 +261,6 @@ static Range zone_of(Range of, int64_t wider, int64_t n) {
     return (Range){max_i64(0, of.from - wider) / LANES * LANES, div_up(min_i64(n, of.end + wider), LANES) * LANES};
 }
 
-static void fill(float *s, int64_t from, int64_t end, float x) {
-    for (int64_t j = from; j < end; j++) s[j] = x;
-}
-
 /* x, numbers j to j + LANES of a row: those outside of the range become `other`. */
 INLINE V only(V x, int64_t j, Range of, float other) {
     const LaneInts at = lane_numbers() + (int32_t)j, in = (at >= (int32_t)of.from) & (at < (int32_t)of.end);
@@ -275,11 +273,6 @@ INLINE void fill_outside(float *s, Range of, Range zone, float x) {
     for (int64_t j = max_i64(of.end / LANES * LANES, zone.from); j < zone.end; j += LANES) store(s + j, only(load(s + j), j, of, x));
 }
 _Static_assert(GEMM_STEP >= KEYS + LANES, "a row of scores has room for a vector after its last key");
-
-HOT static void multiply(float *s, const float *by, int64_t n) {
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++) s[j] *= by[j];
-}
 
 HOT static void scale_row(float *y, int64_t n, float by) {
 #pragma omp simd
@@ -334,8 +327,9 @@ static void softmax_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int6
     for (int64_t r = 0; r < rows; r++)
         if (shrink[r] != 1.0f) scale_row(row_at(y, i + r), h->width, shrink[r]);
     for (int64_t r = 0; r < rows && h->attr->p > 0; r++) {
+        float *here = s + r * GEMM_STEP + zone.from;
         draw(h, factors, i + r, c, zone);
-        multiply(s + r * GEMM_STEP + zone.from, factors + zone.from, zone.end - zone.from);
+        block_multiply(here, here, factors + zone.from, zone.end - zone.from);
     }
 }
 
@@ -445,8 +439,9 @@ static void clear_bias(const Head *h) {
     if (!h->dbias || h->bias_later) return;
     for (int64_t i = 0; i < h->queries; i++) {
         const Range of = seen(h, i, 1);
-        fill(h->dbias + i * h->keys, 0, of.from, 0.0f);
-        fill(h->dbias + i * h->keys, of.end, h->keys, 0.0f);
+        float *row = h->dbias + i * h->keys;
+        block_fill(row, 0.0f, of.from);
+        block_fill(row + of.end, 0.0f, h->keys - of.end);
     }
 }
 
@@ -465,13 +460,13 @@ static void slopes_tile(const Head *h, int64_t i, int64_t rows, int64_t c, int64
         if (settled) settle(h, i + r, c, of[r].end, s + r * GEMM_STEP, slope + r * KEYS);
         if (drops) draw(h, factors + r * KEYS, i + r, c, zone);
     }
-    if (!drops) fill(factors, zone.from, zone.end, 1.0f);
+    if (!drops) block_fill(factors + zone.from, 1.0f, zone.end - zone.from);
     slopes(s, ds, rows, zone, of, factors, drops ? KEYS : 0, h->lse + i, inner);
     for (int64_t r = 0; r < rows && (settled || h->dbias); r++) {
         float *own = ds + r * GEMM_STEP + of[r].from;
         const int64_t seen_here = of[r].end - of[r].from;
         add_to_bias(h, i + r, c + of[r].from, seen_here, own);
-        if (settled) multiply(own, slope + r * KEYS + of[r].from, seen_here);
+        if (settled) block_multiply(own, own, slope + r * KEYS + of[r].from, seen_here);
     }
 }
 
@@ -632,9 +627,6 @@ int k_cpu_attention_dx_prepare(const KArgs *a, size_t limit, void **state, size_
     return prepare(a, state, workspace);
 }
 
-/* No more than the spaces are for */
-static int threads_for(const Work *w) { return (int)min_i64(w->threads, omp_get_max_threads()); }
-
 static int check_room(const KArgs *a, Err *e) {
     Room needed = {NULL, 0};
     open(a, &needed);
@@ -649,7 +641,7 @@ int k_cpu_attention(const KArgs *a, Err *e) {
     const Opened o = open(a, &r);
     const Head h = sizes_of(a);
     const int64_t all = o.work.pieces * o.work.parts;
-#pragma omp parallel for schedule(static) num_threads(threads_for(&o.work)) if (all > 1)
+#pragma omp parallel for schedule(static) num_threads(threads_within(o.work.threads)) if (all > 1)
     for (int64_t i = 0; i < all; i++) {
         const Space w = space_of(&o);
         const int64_t begin = i % o.work.parts * o.work.part_rows;
@@ -668,7 +660,7 @@ int k_cpu_attention_dx(const KArgs *a, Err *e) {
     const View *bias = &o.wide.attention_dx.dbias;
     const Work *work = &o.work;
     const int64_t heads = a->attr->attention.kv_heads, rest = heads / work->own_heads;
-#pragma omp parallel for schedule(static) num_threads(threads_for(work)) if (work->pieces > 1)
+#pragma omp parallel for schedule(static) num_threads(threads_within(work->threads)) if (work->pieces > 1)
     for (int64_t i = 0; i < work->pieces; i++) {
         const Space w = space_of(&o);
         for (int64_t k = 0; k < work->own_samples * work->own_heads; k++) {

@@ -1,7 +1,5 @@
 #include "bf16_gemm.h"
 
-#include <omp.h>
-
 #include "gemm.h"
 #include "isa.h"
 
@@ -71,12 +69,6 @@ static dnnl_status_t operand(const Bf16Gemm *p, dnnl_query_t which, dnnl_memory_
     return dnnl_memory_create(out, dnnl_primitive_desc_query_md(p->desc, which, 0), p->engine, DNNL_MEMORY_NONE);
 }
 
-static int use_threads(int threads) {
-    int before = omp_get_max_threads();
-    omp_set_num_threads(threads);
-    return before;
-}
-
 /* oneDNN makes a product for the number of threads that OpenMP has at that moment, and so the caller sets it for
  * descriptor and primitive together: oneDNN 2.6 may answer with the descriptor of a primitive in its cache, which points
  * into another one, freed since. That is never read where the primitive is found in the cache, too: under that number. */
@@ -96,21 +88,21 @@ size_t bf16_gemm_scratch(const Bf16GemmShape *s) {
     size_t bytes = 0;
     const Gemm own = gemm_of(s, NULL, NULL, NULL);
     if (!bf16_gemm_fits()) return gemm_workspace(&own, SIZE_MAX);
-    int threads = use_threads(s->threads);
+    const int threads = threads_take(s->threads);
     if (!begin(&p, s)) scratch = dnnl_primitive_desc_query_md(p.desc, dnnl_query_scratchpad_md, 0);
     if (scratch) bytes = dnnl_memory_desc_get_size(scratch);
     bf16_gemm_close(&p);
-    omp_set_num_threads(threads);
+    threads_back(threads);
     return bytes;
 }
 
 int bf16_gemm_open(Bf16Gemm *p, const Bf16GemmShape *s) {
     *p = (Bf16Gemm){.shape = *s};
     if (!bf16_gemm_fits()) return 0;
-    int threads = use_threads(s->threads);
+    const int threads = threads_take(s->threads);
     dnnl_status_t status = begin(p, s);
     if (!status) status = dnnl_primitive_create(&p->primitive, p->desc);
-    omp_set_num_threads(threads);
+    threads_back(threads);
     if (!status) status = dnnl_stream_create(&p->stream, p->engine, dnnl_stream_in_order);
     if (!status) status = operand(p, dnnl_query_src_md, &p->a);
     if (!status) status = operand(p, dnnl_query_weights_md, &p->b);
@@ -130,14 +122,14 @@ int bf16_gemm_run(Bf16Gemm *p, const void *a, const void *b, void *c, void *scra
     assert(p->primitive);
     const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p->a}, {DNNL_ARG_WEIGHTS, p->b}, {DNNL_ARG_DST, p->c},
                                     {DNNL_ARG_SCRATCHPAD, p->scratch}};
-    int threads = use_threads(p->threads);
+    const int threads = threads_take(p->threads);
     dnnl_status_t status = point(p->a, a);
     if (!status) status = point(p->b, b);
     if (!status) status = point(p->c, c);
     if (!status) status = point(p->scratch, scratch);
     if (!status) status = dnnl_primitive_execute(p->primitive, p->stream, ARRAY_LEN(args), args);
     if (!status) status = dnnl_stream_wait(p->stream);
-    omp_set_num_threads(threads);
+    threads_back(threads);
     return (int)status;
 }
 

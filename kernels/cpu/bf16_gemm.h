@@ -14,7 +14,7 @@
 /* Does this processor have instructions for them? */
 bool bf16_gemm_fits(void);
 
-/* c (m, n) = a (m, k) b (k, n): how the operands lie, as in fp32_workspace.h's Matrix; c is of type `to`; add: += ;
+/* c (m, n) = a (m, k) b (k, n): how the operands lie, as in fp32_product.h's Matrix; c is of type `to`; add: += ;
  * packed: b is what bf16_gemm_pack has made, for a product with the same n, k and threads */
 typedef struct Bf16GemmShape {
     int64_t m, n, k, a_stride, b_stride, c_stride;

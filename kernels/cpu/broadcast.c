@@ -61,11 +61,6 @@ HOT static void add_products(double *sum, const float *dy, const float *x, int64
     for (int64_t i = 0; i < n; i++) sum[i] += (double)dy[i] * (double)x[i];
 }
 
-HOT static void add_elements(double *sum, const float *dy, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) sum[i] += (double)dy[i];
-}
-
 HOT static double total(const double *sum, int64_t n) {
     double all = 0;
     for (int64_t i = 0; i < n; i++) all += sum[i];
@@ -77,13 +72,13 @@ static void add_row(const KArgs *a, int64_t at, int64_t n, double *sum) {
     float one[COLUMNS], two[COLUMNS];
     const float *dy = block_load(&a->broadcast_ds.dy, at, n, one);
     if (a->broadcast_ds.x.count) add_products(sum, dy, block_load(&a->broadcast_ds.x, at, n, two), n);
-    else add_elements(sum, dy, n);
+    else block_sum(sum, dy, n);
 }
 
 /* An item is COLUMNS columns of all rows that share a row of s; or a whole run, if a row is one element. */
 static void sums_piece(const KArgs *a, int64_t begin, int64_t end) {
     const Broadcast r = of(&a->broadcast_ds.dy, &a->broadcast_ds.ds);
-    const int64_t across = (r.inner + COLUMNS - 1) / COLUMNS;
+    const int64_t across = div_up(r.inner, COLUMNS);
     for (int64_t item = begin; item < end; item++) {
         const int64_t outer = item / across, c = item % across * COLUMNS, n = min_i64(COLUMNS, r.inner - c);
         const int64_t first = outer * r.run * r.inner + c;
@@ -103,6 +98,6 @@ int k_cpu_broadcast_ds(const KArgs *a, Err *e) {
     const Broadcast r = of(&a->broadcast_ds.dy, &a->broadcast_ds.ds);
     (void)e;
     assert(!a->broadcast_ds.x.count || a->broadcast_ds.x.count == a->broadcast_ds.dy.count);
-    range_run(a, r.outer * ((r.inner + COLUMNS - 1) / COLUMNS), 1, sums_piece);
+    range_run(a, r.outer * div_up(r.inner, COLUMNS), 1, sums_piece);
     return OK;
 }

@@ -1,4 +1,4 @@
-/* codes.h: numbers of a weight of 4 or 8 bits (math/quantized.h). In linear_q.c. */
+/* codes.h: numbers of a weight of 4 or 8 bits (math/quantized.h). */
 #ifndef MT_CPU_CODES_H
 #define MT_CPU_CODES_H
 

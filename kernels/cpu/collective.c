@@ -50,7 +50,7 @@ static void sum_up(const View *y, int64_t from, const void *parts, int64_t n, in
 /* Elements of a piece */
 static int64_t piece_of(const View *y, int world, size_t limit) {
     const int64_t fit = (int64_t)(limit / dtype_size(y->dtype)) / world, part = max_i64(LEAST_PART, fit);
-    return min_i64((y->count + world - 1) / world, part) * world;
+    return min_i64(div_up(y->count, world), part) * world;
 }
 
 static int reduce_piece(const KArgs *a, const View *x, const View *y, int64_t from, int64_t n, const Sizes *s, Err *e) {

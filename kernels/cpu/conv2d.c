@@ -26,13 +26,13 @@ static dnnl_memory_desc_t weights_md(const View *v, int groups) {
     return prim_md(v, 5 - plain, dim + plain, (v->channels_last ? last : rows) + plain);
 }
 
-static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_desc_t md[SLOTS], OpDesc *out) {
+static dnnl_status_t describe(const KArgs *args, const dnnl_memory_desc_t md[SLOTS], OpDesc *out) {
     const ConvAttr *c = &args->attr->conv;
     const dnnl_memory_desc_t *x = &md[SLOT_X], *w = &md[SLOT_W], *b = &md[SLOT_B], *y = &md[SLOT_Y];
     dnnl_dims_t stride = {c->stride[0], c->stride[1]}, dilation = {c->dilation[0] - 1, c->dilation[1] - 1};
     dnnl_dims_t before = {c->pad[0], c->pad[1]}, after = {c->pad[2], c->pad[3]};
     const dnnl_alg_kind_t direct = dnnl_convolution_direct;
-    switch (pass) {
+    switch (pass_of(args)) {
     case PASS_DATA:
         return dnnl_dilated_convolution_backward_data_desc_init(&out->conv, direct, x, w, y, stride, dilation, before,
                                                                 after);
@@ -98,40 +98,40 @@ static const struct {
 } faults[] = {{"jit_1x1:avx512_core_amx", always}, {"jit_1x1", ragged_strides}, {"jit_bf16_1x1", ragged_strides},
               {"brgconv:avx512_core_amx", beside_image}};
 
-static bool avoid(const KArgs *args, Pass pass, const char *name) {
-    const int64_t *x = prim_view(args, pass, SLOT_X)->shape.dim, *w = prim_view(args, pass, SLOT_W)->shape.dim;
+static bool avoid(const KArgs *args, const char *name) {
+    const int64_t *x = prim_view(args, SLOT_X)->shape.dim, *w = prim_view(args, SLOT_W)->shape.dim;
     for (size_t k = 0; k < ARRAY_LEN(faults); k++)
         if (!strncmp(name, faults[k].name, strlen(faults[k].name)) && faults[k].fails(&args->attr->conv, x, w))
             return true;
     return false;
 }
 
-static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, size_t *workspace, Err *e) {
+static int prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     const ConvAttr *conv = &args->attr->conv;
     assert(conv->groups > 0 && conv->stride[0] > 0 && conv->stride[1] > 0);
     assert(conv->dilation[0] > 0 && conv->dilation[1] > 0 && conv->fused.act < ACT_COUNT);
     for (size_t k = 0; k < ARRAY_LEN(ways); k++)
         if (ways[k].prepare(args, limit, workspace)) return *state = &ways[k], OK;
-    const View *b = prim_view(args, pass, SLOT_B);
-    PrimSpec spec = {.pass = pass, .pack_weights = true, .act = conv->fused, .describe = describe,
+    const View *b = prim_view(args, SLOT_B);
+    PrimSpec spec = {.pass = pass_of(args), .pack_weights = true, .act = conv->fused, .describe = describe,
                      .avoid = avoid};
-    spec.md[SLOT_X] = image_md(prim_view(args, pass, SLOT_X));
-    spec.md[SLOT_W] = weights_md(prim_view(args, pass, SLOT_W), conv->groups);
+    spec.md[SLOT_X] = image_md(prim_view(args, SLOT_X));
+    spec.md[SLOT_W] = weights_md(prim_view(args, SLOT_W), conv->groups);
     spec.md[SLOT_B] = prim_md(b, 1, b->shape.dim, &(int64_t){1});
-    spec.md[SLOT_Y] = image_md(prim_view(args, pass, SLOT_Y));
+    spec.md[SLOT_Y] = image_md(prim_view(args, SLOT_Y));
     return prim_prepare(args, &spec, limit, state, workspace, e);
 }
 
 int k_cpu_conv2d_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(args, PASS_FORWARD, limit, state, workspace, e);
+    return prepare(args, limit, state, workspace, e);
 }
 
 int k_cpu_conv2d_dx_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(args, PASS_DATA, limit, state, workspace, e);
+    return prepare(args, limit, state, workspace, e);
 }
 
 int k_cpu_conv2d_dw_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(args, PASS_WEIGHTS, limit, state, workspace, e);
+    return prepare(args, limit, state, workspace, e);
 }
 
 /* x w -> y here is dy w -> dx of conv2d_dx; the bias is added after it. */
@@ -144,12 +144,7 @@ static KArgs plain_dx(const KArgs *args) {
 
 int k_cpu_conv_transpose_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     const KArgs plain = plain_dx(args);
-    return prepare(&plain, PASS_DATA, limit, state, workspace, e);
-}
-
-HOT static void add_bias(float *y, const float *b, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] += b[i];
+    return prepare(&plain, limit, state, workspace, e);
 }
 
 /* Items are pixels. */
@@ -161,7 +156,7 @@ static void bias_piece(const KArgs *a, int64_t begin, int64_t end) {
         const float *b = block_load(&a->conv_transpose.b, c, n, from);
         for (int64_t i = begin; i < end; i++) {
             float *y = block_load(&a->conv_transpose.y, i * channels + c, n, to);
-            add_bias(y, b, n);
+            block_add(y, y, b, n);
             block_store(&a->conv_transpose.y, i * channels + c, n, y);
         }
     }

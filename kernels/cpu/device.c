@@ -40,7 +40,7 @@ static bool is_small(const KArgs *args) {
 }
 
 /* A small op begins, with one thread. Returns what threads_back needs after it. */
-static int threads_for(const KArgs *args) { return is_small(args) ? one_thread() : omp_get_max_threads(); }
+static int threads_for(const KArgs *args) { return is_small(args) ? threads_take(1) : omp_get_max_threads(); }
 
 static int cpu_prepare(Device *d, const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     CpuDevice *cpu = (CpuDevice *)d;

@@ -66,18 +66,13 @@ enum { OUTWEIGH = 4, OUTWEIGH_BF16_DW = 8, OUTWEIGH_BF16 = 16, LEAST_WEIGHTS = 6
 /* Both factors of the product have one type, or a weight is rounded to it; the result may have any. */
 static bool types_fit(const KArgs *args) {
     DType t = args->in[0].dtype;
-    if (t != DT_F32 && t != DT_BF16) return false;
-    for (int k = 0; k < OP_IN + OP_OUT; k++) {
-        const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
-        if (v->count && v->shape.rank == 4 && !v->channels_last) return false;
-    }
+    if ((t != DT_F32 && t != DT_BF16) || !operands_are_rows(args)) return false;
     const bool rounds = product_rounds_weight(args) && !bf16_gemm_fits();
     return (args->in[1].dtype == t || rounds) && TILES_FIT;
 }
 
 static bool fits(const KArgs *args) {
-    if (args->kind != OP_conv2d && args->kind != OP_conv2d_dx && args->kind != OP_conv2d_dw) return false;
-    if (args->attr->conv.groups != 1 || !types_fit(args)) return false;
+    if (!product_is_conv(args->kind) || args->attr->conv.groups != 1 || !types_fit(args)) return false;
     Conv c = conv_of(args);
     int64_t most = max_i64(c.x.view.count, c.y.view.count);
     int times = c.type == DT_F32 ? OUTWEIGH : args->kind == OP_conv2d_dw ? OUTWEIGH_BF16_DW : OUTWEIGH_BF16;
@@ -328,10 +323,9 @@ int direct_conv_run(const KArgs *args, Err *e) {
     Room needed = {0}, r = {.base = args->workspace};
     Conv c = conv_of(args);
     take_room(args, &c, &needed);
-    int code = room_check(&needed, args, e), threads = omp_get_max_threads();
+    const int code = room_check(&needed, args, e), threads = threads_within(c.threads);
     if (code) return code;
     assert(c.x.c % COLUMNS == 0 && c.y.c % COLUMNS == 0 && c.attr->groups == 1);
-    if (threads > c.threads) threads = c.threads; /* the workspace has room for no more */
     if (args->kind == OP_conv2d_dw) {
         Sums s = sums_of(args, &c, &r);
         sums_run(&s, threads);

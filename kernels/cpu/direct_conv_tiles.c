@@ -3,7 +3,7 @@
 #include <string.h>
 
 #define REGISTER_LANES
-#include "lanes.h"
+#include "registers.h"
 
 typedef int32_t Lanes __attribute__((vector_size(4 * LANES)));
 
@@ -23,53 +23,23 @@ FUSED void direct_conv_columns(Units u, int64_t first, int64_t stride, int64_t r
         }
 }
 
-/* __builtin_shuffle numbers the lanes of two rows one after the other: those that make the first new row, and the
- * second */
-#define LOW(l, s) ((l) & (s) ? LANES + (l) - (s) : (l))
-#define HIGH(l, s) ((l) & (s) ? LANES + (l) : (l) + (s))
-#define EIGHT(f, s) f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s)
-#ifdef __AVX512F__
-#define LANES_BY(f, s) ((Lanes){EIGHT(f, s), f(8, s), f(9, s), f(10, s), f(11, s), f(12, s), f(13, s), f(14, s), f(15, s)})
-#else
-#define LANES_BY(f, s) ((Lanes){EIGHT(f, s)})
-#endif
-
-/* Rows a and b are s apart. They hold pairs of blocks of s units: the two off the diagonal change places. */
-INLINE void exchange(V *a, V *b, int s) {
-    V x = *a, y = *b;
-    *a = __builtin_shuffle(x, y, LANES_BY(LOW, s));
-    *b = __builtin_shuffle(x, y, LANES_BY(HIGH, s));
-}
-
-/* Transposes v[LANES]. */
-INLINE void transpose(V *v) {
-#pragma GCC unroll 4
-    for (int s = LANES / 2; s; s /= 2)
+INLINE void transpose_all(DType t, const void *from, int64_t first, int64_t stride, int64_t n, float *to) {
+    for (int64_t u = 0; u < n; u += GEMM_LANES)
+        for (int c = 0; c < COLUMNS; c += GEMM_LANES) {
+            R v[GEMM_LANES];
 #pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++)
-            if (!(i & s)) exchange(&v[i], &v[i + s], s);
-}
-
-INLINE void transpose_all(DType t, bool rounds, const void *from, int64_t first, int64_t stride, int64_t n, float *to) {
-    for (int64_t u = 0; u < n; u += LANES)
-        for (int c = 0; c < COLUMNS; c += LANES) {
-            V v[LANES];
+            for (int i = 0; i < GEMM_LANES; i++) v[i] = take(t, from, first + (c + i) * stride + u);
+            turn_square(v);
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) {
-                v[i] = load_as(t, from, first + (c + i) * stride + u);
-                if (rounds) v[i] = lanes_rounded(v[i]);
-            }
-            transpose(v);
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) store(to + (u + i) * COLUMNS + c, v[i]);
+            for (int i = 0; i < GEMM_LANES; i++) *(R *)(to + (u + i) * COLUMNS + c) = v[i];
         }
 }
 
 FUSED void direct_conv_transpose(Units u, int64_t first, int64_t stride, int64_t n, float *to) {
-    assert(n % LANES == 0);
-    if (widens(u)) transpose_all(DT_BF16, false, u.at, first, stride, n, to);
-    else if (u.rounds) transpose_all(DT_F32, true, u.at, first, stride, n, to);
-    else transpose_all(DT_F32, false, u.at, first, stride, n, to);
+    assert(n % GEMM_LANES == 0);
+    if (widens(u)) transpose_all(DT_BF16, u.at, first, stride, n, to);
+    else if (u.rounds) transpose_all(GEMM_F32_AS_BF16, u.at, first, stride, n, to);
+    else transpose_all(DT_F32, u.at, first, stride, n, to);
 }
 
 /* Pairs of two rows' elements; without a second row its elements are 0 */

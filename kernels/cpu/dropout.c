@@ -1,6 +1,7 @@
 /* dropout.c: ops that draw: y = x keep / (1 - p), and normal numbers. An element's place in memory numbers its draw
  * within a call, and all of a micro-batch's ops read one count of calls. So the backward pass and a recomputation draw
  * the same numbers again. */
+#include "dropout.h"
 #include "parallel.h"
 
 enum { ROWS = 8 }; /* at most so many rows of pixels make a piece and share the factors of its channels */
@@ -30,11 +31,6 @@ static void factors_within(const KArgs *a, float *factors, uint32_t call, int64_
     }
 }
 
-HOT static void scale_block(float *y, const float *x, const float *factors, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] * factors[i];
-}
-
 static void dropout_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], to[BLOCK], factors[BLOCK];
     const DropAttr *drop = &a->attr->drop;
@@ -43,7 +39,7 @@ static void dropout_piece(const KArgs *a, int64_t begin, int64_t end) {
     if (drop->within.piece) factors_within(a, factors, call, begin, n);
     else dropout_factors(factors, drop->p, a->seed, drop->id, call, (uint64_t)begin, (n + 3) & ~(int64_t)3);
     float *y = block_target(&a->out[0], begin, to);
-    scale_block(y, block_load(&a->in[0], begin, n, from), factors, n);
+    block_multiply(y, block_load(&a->in[0], begin, n, from), factors, n);
     block_store(&a->out[0], begin, n, y);
 }
 
@@ -70,7 +66,7 @@ static void channels_piece(const KArgs *a, int64_t begin, int64_t end) {
             for (int64_t w = 0; w < width; w += pixels) {
                 int64_t at = (row * width + w) * channels + c, count = min_i64(pixels, width - w) * n;
                 float *y = block_target(&a->out[0], at, to);
-                scale_block(y, block_load(&a->in[0], at, count, from), factors, count);
+                block_multiply(y, block_load(&a->in[0], at, count, from), factors, count);
                 block_store(&a->out[0], at, count, y);
             }
         }

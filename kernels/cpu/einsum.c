@@ -5,6 +5,7 @@
 
 #include "math/einsum.h"
 #include "cpu.h"
+#include "fp32_product.h"
 #include "fp32_workspace.h"
 
 static EinsumPlan plan_of(const KArgs *a) {

@@ -1,19 +1,13 @@
 /* elementwise.c: add, mul, copy, cast, view, accumulate. */
-#include <string.h>
 
 #include "act.h"
 #include "leave.h"
 #include "parallel.h"
 
-HOT static void add_block(float *y, const float *a, const float *b, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
-}
-
 static void sum_piece(const View *y, const View *first, const View *second, int64_t begin, int64_t n) {
     float one[BLOCK], two[BLOCK], to[BLOCK];
     float *sum = block_target(y, begin, to);
-    add_block(sum, block_load(first, begin, n, one), block_load(second, begin, n, two), n);
+    block_add(sum, block_load(first, begin, n, one), block_load(second, begin, n, two), n);
     block_store(y, begin, n, sum);
 }
 
@@ -25,11 +19,6 @@ static void accumulate_piece(const KArgs *a, int64_t begin, int64_t end) {
     sum_piece(&a->accumulate.acc, &a->accumulate.acc, &a->accumulate.x, begin, end - begin);
 }
 
-HOT static void mul_block(float *y, const float *a, const float *b, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i];
-}
-
 static void mul_piece(const KArgs *a, int64_t begin, int64_t end) {
     float one[BLOCK], two[BLOCK], gate[BLOCK], to[BLOCK];
     int64_t n = end - begin;
@@ -39,7 +28,7 @@ static void mul_piece(const KArgs *a, int64_t begin, int64_t end) {
         act_rounded_block(&a->attr->mul, gate, first, n);
         first = gate;
     }
-    mul_block(y, first, block_load(&a->mul.b, begin, n, two), n);
+    block_multiply(y, first, block_load(&a->mul.b, begin, n, two), n);
     block_store(&a->mul.y, begin, n, y);
 }
 

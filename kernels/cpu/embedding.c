@@ -33,11 +33,6 @@ int k_cpu_embedding(const KArgs *a, Err *e) {
 
 enum { END = -1, PART = 512 };
 
-HOT static void add_part(float *sum, const float *dy, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) sum[i] += dy[i];
-}
-
 static void embedding_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
     const int32_t *first = a->workspace, *next = first + a->embedding_dw.dw.shape.dim[0];
     int64_t dim = a->embedding_dw.dw.shape.dim[1];
@@ -47,7 +42,7 @@ static void embedding_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
             int64_t n = min_i64(PART, dim - c);
             memset(sum, 0, (size_t)n * sizeof *sum);
             for (int32_t i = first[v]; i != END; i = next[i])
-                add_part(sum, block_load(&a->embedding_dw.dy, i * dim + c, n, from), n);
+                block_add(sum, sum, block_load(&a->embedding_dw.dy, i * dim + c, n, from), n);
             block_store(&a->embedding_dw.dw, v * dim + c, n, sum);
         }
 }
@@ -93,18 +88,13 @@ static int64_t sample_size(const View *y) {
 
 static int64_t offset_of(const KArgs *a, const View *w) { return a->attr->axis.start * w->shape.dim[1]; }
 
-HOT static void sum_part(float *y, const float *x, const float *w, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] + w[i];
-}
-
 static void add_rows_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[BLOCK], row[BLOCK], to[BLOCK];
     int64_t sample = sample_size(&a->add_rows.y), first = offset_of(a, &a->add_rows.w);
     for (int64_t i = begin, n; i < end; i += n) {
         n = min_i64(end - i, sample - i % sample);
         float *y = block_target(&a->add_rows.y, i, to);
-        sum_part(y, block_load(&a->add_rows.x, i, n, from), block_load(&a->add_rows.w, first + i % sample, n, row), n);
+        block_add(y, block_load(&a->add_rows.x, i, n, from), block_load(&a->add_rows.w, first + i % sample, n, row), n);
         block_store(&a->add_rows.y, i, n, y);
     }
 }
@@ -114,8 +104,10 @@ static void add_rows_dw_piece(const KArgs *a, int64_t begin, int64_t end) {
     float sum[BLOCK] = {0}, from[BLOCK];
     const int64_t sample = sample_size(&a->add_rows_dw.dy), first = offset_of(a, &a->add_rows_dw.dw);
     const int64_t from_at = max_i64(begin, first), n = min_i64(end, first + sample) - from_at;
-    for (int64_t i = from_at - first; n > 0 && i < a->add_rows_dw.dy.count; i += sample)
-        add_part(sum + (from_at - begin), block_load(&a->add_rows_dw.dy, i, n, from), n);
+    for (int64_t i = from_at - first; n > 0 && i < a->add_rows_dw.dy.count; i += sample) {
+        float *here = sum + (from_at - begin);
+        block_add(here, here, block_load(&a->add_rows_dw.dy, i, n, from), n);
+    }
     block_store(&a->add_rows_dw.dw, begin, end - begin, sum);
 }
 

@@ -1,9 +1,5 @@
 #include "fp32_workspace.h"
 
-#include <omp.h>
-#include <oneapi/dnnl/dnnl.h>
-#include <oneapi/dnnl/dnnl_debug.h>
-
 #include "cpu.h"
 
 float *room_take(Room *r, int64_t floats) {
@@ -26,25 +22,25 @@ int room_check(const Room *r, const KArgs *a, Err *e) {
 
 static bool is_narrow(const View *v) { return v->count && dtype_is_float(v->dtype) && v->dtype != DT_F32; }
 
-/* A tensor's elements, and its copy in fp32 */
-typedef struct Copy { const View *v; float *wide; } Copy;
+typedef struct Widening { const View *from; float *to; } Widening;
+typedef struct Rounding { const float *from; const View *to; } Rounding;
 
-static int64_t copy_blocks(const View *v) { return (v->count + BLOCK - 1) / BLOCK; }
-
-static void widen_block(const void *of, int64_t b) {
-    const Copy *c = of;
-    block_load(c->v, b * BLOCK, min_i64(BLOCK, c->v->count - b * BLOCK), c->wide + b * BLOCK);
+static void widen_piece(const void *of, int64_t i) {
+    const Widening *w = of;
+    block_load(w->from, i * BLOCK, min_i64(BLOCK, w->from->count - i * BLOCK), w->to + i * BLOCK);
 }
 
-static void round_block(const void *of, int64_t b) {
-    const Copy *c = of;
-    block_store(c->v, b * BLOCK, min_i64(BLOCK, c->v->count - b * BLOCK), c->wide + b * BLOCK);
+static void round_piece(const void *of, int64_t i) {
+    const Rounding *r = of;
+    block_store(r->to, i * BLOCK, min_i64(BLOCK, r->to->count - i * BLOCK), r->from + i * BLOCK);
 }
 
 void fp32_widen(const View *from, float *to) {
-    const Copy c = {from, to};
-    pieces_run(&c, copy_blocks(from), widen_block);
+    assert(is_narrow(from)); /* else block_load would copy nothing */
+    pieces_run(&(Widening){from, to}, div_up(from->count, BLOCK), widen_piece);
 }
+
+void fp32_round(const float *from, const View *to) { pieces_run(&(Rounding){from, to}, div_up(to->count, BLOCK), round_piece); }
 
 void fp32_enter(const KArgs *a, Room *r, KArgs *wide) {
     *wide = *a;
@@ -60,81 +56,5 @@ void fp32_enter(const KArgs *a, Room *r, KArgs *wide) {
 
 void fp32_leave(const KArgs *a, const KArgs *wide) {
     for (int k = 0; k < OP_OUT; k++)
-        if (is_narrow(&a->out[k])) {
-            const Copy c = {&a->out[k], wide->out[k].data};
-            pieces_run(&c, copy_blocks(c.v), round_block);
-        }
-}
-
-typedef struct Product { int64_t m, n, k; float scale; Matrix a, b, c; bool add; } Product;
-
-static int multiply(const Product *p) {
-    return (int)dnnl_sgemm(p->a.transposed ? 'T' : 'N', p->b.transposed ? 'T' : 'N', p->m, p->n, p->k, p->scale, p->a.at, p->a.stride,
-                           p->b.at, p->b.stride, p->add ? 1.0f : 0.0f, p->c.at, p->c.stride);
-}
-
-/* Row or column i of the matrix, at its first element */
-static float *row_at(Matrix m, int64_t i) { return m.at + (m.transposed ? i : i * m.stride); }
-static float *column_at(Matrix m, int64_t i) { return m.at + (m.transposed ? i * m.stride : i); }
-
-/* How a product is cut, by its shape alone: into panels of rows of c, or of columns */
-typedef struct Panels { bool by_rows; int64_t all, each; } Panels;
-
-/* Of 8 panels or fewer each has at least LEAST rows or columns; of more it has MOST. Each has work for PANEL_MACS multiply-adds. A
- * transposed b is the dearer to read the fewer rows it is multiplied with. */
-static Panels panels_of(const Product *p) {
-    enum { FEW = 8, LEAST_ROWS = 32, LEAST_COLUMNS = 48, LEAST_TURNED = 128, MOST = 256, STEP = 8, PANEL_MACS = 1 << 19 };
-    const bool turned = p->b.transposed, by_rows = turned ? p->m >= p->n : 4 * p->m >= p->n;
-    const int64_t least = turned ? LEAST_TURNED : by_rows ? LEAST_ROWS : LEAST_COLUMNS, all = by_rows ? p->m : p->n;
-    const double work = (double)p->m * (double)p->n * (double)p->k / PANEL_MACS;
-    int64_t n = 1;
-    while (all >= 2 * n * (n < FEW ? least : MOST) && work >= (double)(2 * n)) n *= 2;
-    return (Panels){by_rows, all, (all + n * STEP - 1) / (n * STEP) * STEP};
-}
-
-static int multiply_panel(const Product *all, const Panels *s, int64_t from) {
-    const int64_t each = min_i64(s->each, s->all - from);
-    Product p = *all;
-    if (s->by_rows) p.m = each, p.a.at = row_at(p.a, from), p.c.at = row_at(p.c, from);
-    else p.n = each, p.b.at = column_at(p.b, from), p.c.at = column_at(p.c, from);
-    return multiply(&p);
-}
-
-/* Panel by panel, each by one thread: oneDNN parts long sums among the threads that there are, and then their number would
- * change bits. */
-static int multiply_panels(const Product *p) {
-    const Panels s = panels_of(p);
-    int status = 0;
-    if (s.each >= s.all || omp_in_parallel()) { /* a region has its price */
-        const int threads = one_thread();
-        for (int64_t from = 0; from < s.all && !status; from += s.each) status = multiply_panel(p, &s, from);
-        threads_back(threads);
-        return status;
-    }
-#pragma omp parallel
-    {
-        omp_set_num_threads(1); /* of this thread, in this region */
-#pragma omp for schedule(static)
-        for (int64_t from = 0; from < s.all; from += s.each) {
-            const int failed = multiply_panel(p, &s, from);
-            if (failed) {
-#pragma omp atomic write
-                status = failed;
-            }
-        }
-    }
-    return status;
-}
-
-int product(int64_t m, int64_t n, int64_t k, float scale, Matrix a, Matrix b, bool add, Matrix c) {
-    assert(m > 0 && n > 0 && k > 0 && !c.transposed && c.stride >= n);
-    assert(a.stride >= (a.transposed ? m : k) && b.stride >= (b.transposed ? k : n));
-    const Product p = {m, n, k, scale, a, b, c, add};
-    return multiply_panels(&p);
-}
-
-int product_check(int status, Err *e) {
-    if (status == dnnl_success) return OK;
-    return err_set(e, status == dnnl_out_of_memory ? ERR_HOST_MEMORY : ERR_DEVICE,
-                   "oneDNN: cannot multiply matrices: %s", dnnl_status2str((dnnl_status_t)status));
+        if (is_narrow(&a->out[k])) fp32_round(wide->out[k].data, &a->out[k]);
 }

@@ -1,5 +1,5 @@
 /* fp32_workspace.h: for kernels that compute in fp32 only: the layout of their workspace, which holds fp32 copies of
- * 16-bit operands and all else that such a kernel needs there; and matrix products.
+ * 16-bit operands and all else that such a kernel needs there.
  *
  * A kernel lays its workspace out by taking room for one array after the other. The same function does so when the op
  * is prepared (base is NULL: nothing is touched, `used` is what the kernel needs) and when it runs. */
@@ -17,22 +17,12 @@ int room_prepared(const Room *r, void **state, size_t *workspace);
 /* OK if the op's workspace holds what `r` has used, else ERR_INTERNAL. */
 int room_check(const Room *r, const KArgs *a, Err *e);
 
-/* All elements of a floating type as fp32, to[count] */
+/* All elements of a floating type as fp32, to[count]; and back, rounded */
 void fp32_widen(const View *from, float *to);
+void fp32_round(const float *from, const View *to);
 /* *wide: the same op over fp32 operands. Operands of 16 bits get copies in the room; those of inputs are filled. */
 void fp32_enter(const KArgs *a, Room *r, KArgs *wide);
 /* Rounds the copies of outputs into the outputs. */
 void fp32_leave(const KArgs *a, const KArgs *wide);
-
-/* A matrix by rows, which are `stride` elements apart; transposed: the transpose of that matrix. */
-typedef struct Matrix { float *at; int64_t stride; bool transposed; } Matrix;
-static inline Matrix matrix(float *at, int64_t stride) { Matrix m = {at, stride, false}; return m; }
-static inline Matrix transposed(float *at, int64_t stride) { Matrix m = {at, stride, true}; return m; }
-
-/* c (m, n) = scale a (m, k) b (k, n); add: c += that. c overlaps neither a nor b. Runs on all threads, or, inside a
- * parallel region, on the calling one. Returns 0 or oneDNN's status. */
-int product(int64_t m, int64_t n, int64_t k, float scale, Matrix a, Matrix b, bool add, Matrix c);
-/* The status of products as an ErrCode. */
-int product_check(int status, Err *e);
 
 #endif

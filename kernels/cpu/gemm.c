@@ -27,7 +27,7 @@ static bool is_lying(const Gemm *g) {
 }
 
 /* A thread packs all of a for its columns: of few of them that would take too long. Of few terms a panel is small, and takes less
- * workspace. As dot products, strips were measured with AVX2 alone, and are made there. */
+ * workspace. Strips are made with AVX2 alone, as dot products are: elsewhere they were not measured. */
 static bool has_strips(const Gemm *g) {
     enum { ROWS = 256, COLUMNS = 128 /* of a thread */, TERMS = 128 };
     return GEMM_DOT_ROWS && !g->packed && !is_lying(g) && g->m <= ROWS && g->k >= TERMS && g->n >= (int64_t)g->threads * COLUMNS;

@@ -1,11 +1,10 @@
 #include "gemm_ops.h"
 
-#include <omp.h>
 #include <string.h>
 
 #include "act.h"
 #include "cpu.h"
-#include "fp32_workspace.h"
+#include "parallel.h"
 #include "gemm.h"
 #include "gemm_tiles.h"
 #include "isa.h"
@@ -32,32 +31,22 @@ typedef struct Walk {
 
 /* ---- which ones */
 
-static bool lies_flat(const View *v) { return !v->count || v->shape.rank != 4 || v->channels_last; }
-
-static bool is_dx(OpKind k) { return k == OP_conv2d_dx || k == OP_linear_dx; }
-static bool is_dw(OpKind k) { return k == OP_conv2d_dw || k == OP_linear_dw; }
-static bool is_conv(OpKind k) { return k == OP_conv2d || k == OP_conv2d_dx || k == OP_conv2d_dw; }
-
 /* Types that oneDNN has no products of: it would convert whole tensors, or take its plain loops. And, without AVX-512, linear
  * layers: there oneDNN is slower by up to half where rows of a matrix lie 4 KiB apart. */
 static bool fits(const KArgs *args) {
     const CpuDevice *cpu = args->device;
-    bool better = !is_conv(args->kind) && !isa_has(dnnl_cpu_isa_avx512_core);
-    if (!is_conv(args->kind) && args->kind != OP_linear && !is_dx(args->kind) && !is_dw(args->kind)) return false;
-    if (is_conv(args->kind) && args->attr->conv.groups != 1) return false;
-    for (int k = 0; k < OP_IN + OP_OUT; k++) {
-        const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
-        if (!lies_flat(v)) return false;
-        better |= v->count && cpu->emulated[v->dtype];
-    }
+    bool better = !product_is_conv(args->kind) && !isa_has(dnnl_cpu_isa_avx512_core);
+    if (!product_is_any(args->kind)) return false;
+    if ((product_is_conv(args->kind) && args->attr->conv.groups != 1) || !operands_are_rows(args)) return false;
+    for (int k = 0; k < OP_IN + OP_OUT; k++) better |= operand_at(args, k)->count && cpu->emulated[operand_at(args, k)->dtype];
     const View *db = &args->linear_dx.db;
-    return better && !(is_dx(args->kind) && db->count && db->count != product_operands(args).w->shape.dim[1]);
+    return better && !(product_is_dx(args->kind) && db->count && db->count != product_operands(args).w->shape.dim[1]);
 }
 
 bool product_rounds(const KArgs *args) {
     const CpuDevice *cpu = args->device;
     if (!product_rounds_weight(args)) return false;
-    return (!is_conv(args->kind) && thin_fits(args)) || (cpu->emulated[DT_BF16] && fits(args));
+    return (!product_is_conv(args->kind) && thin_fits(args)) || (cpu->emulated[DT_BF16] && fits(args));
 }
 
 /* ---- the image's part */
@@ -169,7 +158,7 @@ static int64_t place_of(const Gemm *g, int64_t row) {
     return (sample * w->result + i * w->width + across->place + row % across->rows * across->place_step) * g->n;
 }
 
-static const ActAttr *act_of_op(const KArgs *a) { return is_conv(a->kind) ? &a->attr->conv.fused : &a->attr->linear.fused; }
+static const ActAttr *act_of_op(const KArgs *a) { return product_is_conv(a->kind) ? &a->attr->conv.fused : &a->attr->linear.fused; }
 
 static void leave_y(const Gemm *g, int64_t row, int64_t rows, int64_t column, int64_t columns, float *sums, int64_t step) {
     const KArgs *a = ((const Walk *)g->of)->args;
@@ -233,10 +222,10 @@ static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
     const int64_t outputs = p.w->shape.dim[0], numbers = p.w->count / outputs; /* of the weights */
     Gemm g = {.scale = 1, .of = w, .threads = ((CpuDevice *)args->device)->threads};
     *w = (Walk){.args = args, .w = p.w, .all_taps = 1};
-    if (is_dw(args->kind)) {
+    if (product_is_dw(args->kind)) {
         g.m = outputs, g.n = numbers, g.k = p.y->count / outputs, g.leave = leave_dw;
         g.a = matrix_of(p.y, outputs, true), g.b = matrix_of(p.x, numbers, false);
-    } else if (is_dx(args->kind)) {
+    } else if (product_is_dx(args->kind)) {
         g.m = p.y->count / outputs, g.n = numbers, g.k = outputs, g.leave = leave_dx;
         g.a = matrix_of(p.y, outputs, false), g.b = weights_of(args, p.w, numbers, false);
     } else {
@@ -244,19 +233,19 @@ static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
         g.a = matrix_of(p.x, numbers, false), g.b = weights_of(args, p.w, numbers, true);
     }
     for (int d = 0; d < 2; d++) w->axis[d] = (Axis){.place_step = 1};
-    if (is_conv(args->kind)) {
+    if (product_is_conv(args->kind)) {
         const int64_t *x = p.x->shape.dim, *y = p.y->shape.dim, *taps = p.w->shape.dim, at[] = {i, j};
         w->all_taps = taps[2] * taps[3];
         w->result = x[2] * x[3];
         w->width = x[3];
-        w->image = is_dx(args->kind) ? p.y : p.x;
-        w->channels = is_dx(args->kind) ? outputs : x[1];
+        w->image = product_is_dx(args->kind) ? p.y : p.x;
+        w->channels = product_is_dx(args->kind) ? outputs : x[1];
         for (int d = 0; d < 2; d++)
-            w->axis[d] = is_dx(args->kind) ? backward_axis(&args->attr->conv, d, x[2 + d], y[2 + d], taps[2 + d], at[d])
+            w->axis[d] = product_is_dx(args->kind) ? backward_axis(&args->attr->conv, d, x[2 + d], y[2 + d], taps[2 + d], at[d])
                                            : forward_axis(&args->attr->conv, d, x[2 + d], y[2 + d], taps[2 + d]);
-        if (is_dw(args->kind)) g.columns = patch_columns;
+        if (product_is_dw(args->kind)) g.columns = patch_columns;
         else g.rows = patch_rows;
-        if (is_dx(args->kind)) {
+        if (product_is_dx(args->kind)) {
             g.m = x[0] * w->axis[0].rows * w->axis[1].rows;
             g.n = x[1];
             g.k = w->axis[0].taps * w->axis[1].taps * outputs;
@@ -264,7 +253,7 @@ static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
         }
     }
     if (is_direct(args, w)) g.c = args->out[0].data, g.c_step = g.n;
-    g.by_blocks = is_dx(args->kind) && args->linear_dx.db.count; /* each has its sums of db */
+    g.by_blocks = product_is_dx(args->kind) && args->linear_dx.db.count; /* each has its sums of db */
     return g;
 }
 
@@ -281,7 +270,7 @@ static int64_t classes(const KArgs *args, int d) { return args->kind == OP_conv2
 
 /* Rows of parts: the sums of db of a block of rows each */
 static int64_t part_rows(const KArgs *args, const Gemm *g) {
-    return g->m && is_dx(args->kind) && args->linear_dx.db.count ? div_up(g->m, gemm_block_rows(g->m)) : 0;
+    return g->m && product_is_dx(args->kind) && args->linear_dx.db.count ? div_up(g->m, gemm_block_rows(g->m)) : 0;
 }
 
 /* rows: of parts, of all classes; parts: their bytes; product: those of the largest product */
@@ -324,18 +313,17 @@ static int64_t run_class(const KArgs *args, int64_t i, int64_t j, int64_t part, 
     Gemm g = product_of(args, i, j, &w);
     const int64_t rows = part_rows(args, &g);
     w.parts = (float *)args->workspace + part * g.n;
-    g.threads = (int)min_i64(g.threads, omp_get_max_threads());
+    g.threads = threads_within(g.threads);
     if (g.m && g.k) gemm_run(&g, workspace, bytes);
     else if (g.m) clear(&g, &args->out[0]), memset(w.parts, 0, (size_t)(rows * g.n) * sizeof *w.parts);
     return part + rows;
 }
 
-/* The rows of dy, added up */
-static int sum_bias(const KArgs *args, Err *e) {
+int product_bias(const KArgs *args, Err *e) {
     KArgs sums = {.kind = OP_bias_db, .device = args->device};
     sums.bias_db.dy = args->linear_dw.dy;
     sums.bias_db.db = args->linear_dw.db;
-    return k_cpu_bias_db(&sums, e);
+    return sums.bias_db.db.count ? k_cpu_bias_db(&sums, e) : OK;
 }
 
 int gemm_op_run(const KArgs *args, Err *e) {
@@ -348,5 +336,5 @@ int gemm_op_run(const KArgs *args, Err *e) {
         for (int64_t j = 0; j < classes(args, 1); j++)
             part = run_class(args, i, j, part, (char *)args->workspace + s.parts, args->workspace_bytes - s.parts);
     if (s.rows) sum_parts(&args->linear_dx.db, args->workspace, s.rows);
-    return is_dw(args->kind) && args->linear_dw.db.count ? sum_bias(args, e) : OK;
+    return product_is_dw(args->kind) ? product_bias(args, e) : OK;
 }

@@ -18,6 +18,9 @@ KernelRun gemm_op_run;
 /* Of a gradient dx: is each element of s read before that of dx is written? Not where sums are made in dx itself. */
 bool gemm_op_overwrites(const KArgs *args);
 
+/* db of a dw that has one: the rows of dy, added up */
+int product_bias(const KArgs *args, Err *e);
+
 /* DeviceTable's rounds. Where bf16 is emulated, each way that such a product may take (this one, direct_conv.h, winograd.h) rounds
  * a weight as it packs or transforms it, and takes the same steps as with a copy; thin_gemm.h does so everywhere. */
 bool product_rounds(const KArgs *args);

@@ -1,8 +1,8 @@
 /* isa.h: which instructions kernels may use, and the kernels by instruction set. oneDNN answers: it knows the machine
  * and reads the limit, ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA).
  *
- * Every file of this folder except device.c, flights.c, stream.c and waiting.c is compiled once per set (ISAS in the Makefile). Functions of
- * a set see each other; the set's table is its only global symbol. device.c takes the best set that may be used. */
+ * Every file of this folder is compiled once per set (ISAS in the Makefile), except those that compute nothing (ONCE there). Functions of a
+ * set see each other; the set's table is its only global symbol. device.c takes the best set that may be used. */
 #ifndef MT_CPU_ISA_H
 #define MT_CPU_ISA_H
 

@@ -93,17 +93,12 @@ int k_cpu_roll(const KArgs *a, Err *e) {
 
 enum { COLUMNS = 64 }; /* features that are summed side by side */
 
-HOT static void add_row(double *sum, const float *row, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) sum[i] += row[i];
-}
-
 static void column_piece(const KArgs *a, int64_t begin, int64_t end) {
     double sum[COLUMNS] = {0};
     float row[COLUMNS];
     int64_t features = a->bias_db.db.count, rows = a->bias_db.dy.count / features;
     for (int64_t r = 0; r < rows; r++)
-        add_row(sum, block_load(&a->bias_db.dy, r * features + begin, end - begin, row), end - begin);
+        block_sum(sum, block_load(&a->bias_db.dy, r * features + begin, end - begin, row), end - begin);
     for (int64_t i = begin; i < end; i++) row[i - begin] = (float)sum[i - begin];
     block_store(&a->bias_db.db, begin, end - begin, row);
 }

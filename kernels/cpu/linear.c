@@ -13,20 +13,20 @@ static dnnl_memory_desc_t transposed_md(const View *v, int64_t features) {
     return prim_md(v, 2, (int64_t[]){features, v->count / features}, (int64_t[]){1, features});
 }
 
-static dnnl_status_t describe(const KArgs *args, Pass pass, const dnnl_memory_desc_t md[SLOTS], OpDesc *out) {
-    (void)args;
+static dnnl_status_t describe(const KArgs *args, const dnnl_memory_desc_t md[SLOTS], OpDesc *out) {
     const dnnl_memory_desc_t *x = &md[SLOT_X], *w = &md[SLOT_W], *b = &md[SLOT_B], *y = &md[SLOT_Y];
-    switch (pass) {
+    switch (pass_of(args)) {
     case PASS_DATA: return dnnl_matmul_desc_init(&out->product, y, w, NULL, x);
     case PASS_WEIGHTS: return dnnl_matmul_desc_init(&out->product, y, x, NULL, w);
     default: return dnnl_matmul_desc_init(&out->product, x, w, b->ndims ? b : NULL, y);
     }
 }
 
-static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, size_t *workspace, Err *e) {
+static int prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
     const LinearAttr *a = &args->attr->linear;
-    const View *w = prim_view(args, pass, SLOT_W), *b = prim_view(args, pass, SLOT_B);
-    const View *x = prim_view(args, pass, SLOT_X), *y = prim_view(args, pass, SLOT_Y);
+    const Pass pass = pass_of(args);
+    const View *w = prim_view(args, SLOT_W), *b = prim_view(args, SLOT_B);
+    const View *x = prim_view(args, SLOT_X), *y = prim_view(args, SLOT_Y);
     assert(w->shape.rank == 2 && a->fused.act < ACT_COUNT);
     assert(x->count % w->shape.dim[1] == 0 && y->count == x->count / w->shape.dim[1] * w->shape.dim[0]);
     *state = NULL;
@@ -46,15 +46,15 @@ static int prepare(const KArgs *args, Pass pass, size_t limit, void **state, siz
 }
 
 int k_cpu_linear_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(args, PASS_FORWARD, limit, state, workspace, e);
+    return prepare(args, limit, state, workspace, e);
 }
 
 int k_cpu_linear_dx_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(args, PASS_DATA, limit, state, workspace, e);
+    return prepare(args, limit, state, workspace, e);
 }
 
 int k_cpu_linear_dw_prepare(const KArgs *args, size_t limit, void **state, size_t *workspace, Err *e) {
-    return prepare(args, PASS_WEIGHTS, limit, state, workspace, e);
+    return prepare(args, limit, state, workspace, e);
 }
 
 bool k_cpu_linear_dx_overwrites(const KArgs *args, size_t *more) {
@@ -63,18 +63,10 @@ bool k_cpu_linear_dx_overwrites(const KArgs *args, size_t *more) {
     return args->state ? prim_overwrites(args, more) : gemm_op_overwrites(args);
 }
 
-/* The rows of dy, added up */
-static int sum_bias(const KArgs *args, Err *e) {
-    KArgs sums = {.kind = OP_bias_db, .device = args->device};
-    sums.bias_db.dy = args->linear_dw.dy;
-    sums.bias_db.db = args->linear_dw.db;
-    return k_cpu_bias_db(&sums, e);
-}
-
 static int run(const KArgs *args, Err *e) {
     if (!args->state) return thin_fits(args) ? thin_run(args, e) : gemm_op_run(args, e);
     const int code = prim_run(args, e);
-    return code || args->kind != OP_linear_dw || !args->linear_dw.db.count ? code : sum_bias(args, e);
+    return code || args->kind != OP_linear_dw ? code : product_bias(args, e);
 }
 
 int k_cpu_linear(const KArgs *args, Err *e) { return run(args, e); }

@@ -1,11 +1,12 @@
 /* linear_loss.c: what core/program/linear_loss.h wants of a device: the kernels of other ops, sums of a loss in parts
- * (loss.c), and products that add to dw. Such a product of bf16 is in bf16_gemm.h, of fp32 in fp32_workspace.h;
+ * (loss.c), and products that add to dw. Such a product of bf16 is in bf16_gemm.h, of fp32 in fp32_product.h;
  * other types are converted for that. */
 #include "program/linear_loss.h"
 
 #include "bf16_gemm.h"
 #include "cpu.h"
 #include "cross_entropy.h"
+#include "fp32_product.h"
 #include "fp32_workspace.h"
 
 /* ---- dw */
@@ -41,20 +42,14 @@ static int dw_bf16(const KArgs *a, Err *e) {
                                            a->workspace), e);
 }
 
-/* dw (o, i) = dy (n, o)^T x (n, i); add: += . A thread takes PANEL rows of dw at a time: a product on several threads may
- * part a sum among them, and then their number would change bits. Returns the last failure's status, or 0. */
+/* dw (o, i) = dy (n, o)^T x (n, i); add: += . A thread takes PANEL rows of dw at a time. Returns the bitwise or of their
+ * statuses. */
 static int dw_panels(int64_t o, int64_t i, int64_t n, float *dy, float *x, bool add, float *dw) {
     enum { PANEL = 256 };
     int status = 0;
-#pragma omp parallel for schedule(static)
-    for (int64_t from = 0; from < o; from += PANEL) {
-        const int failed = product(min_i64(PANEL, o - from), i, n, 1, transposed(dy + from, o), matrix(x, i), add,
-                                   matrix(dw + from * i, i));
-        if (failed) {
-#pragma omp atomic write
-            status = failed;
-        }
-    }
+#pragma omp parallel for schedule(static) reduction(| : status)
+    for (int64_t from = 0; from < o; from += PANEL)
+        status |= product(min_i64(PANEL, o - from), i, n, 1, transposed(dy + from, o), matrix(x, i), add, matrix(dw + from * i, i));
     return status;
 }
 

@@ -4,12 +4,11 @@
  *
  * Where x is bf16, panels are, too, and x is read as it is. Else 16-bit operands get copies in fp32, and a panel is fp32,
  * of numbers that are rounded to x's type: all devices multiply the same weights. */
-#include "math/quantized.h"
 #include "bf16_gemm.h"
 #include "codes.h"
 #include "cpu.h"
+#include "fp32_product.h"
 #include "fp32_workspace.h"
-#include "lanes.h"
 
 enum { PANEL = 1 << 20 /* numbers, if LEAST rows or columns are not more */, LEAST = 64, LINE = 1024 };
 
@@ -32,81 +31,20 @@ static int64_t panel_width(int64_t all, int64_t length) {
     return min_i64(all, max_i64(LEAST, PANEL / length / LEAST * LEAST));
 }
 
-/* Pairs of codes as numbers: an even number of them */
-static void pairs(const float map[QUANT_MAP], const uint8_t *codes, int64_t n, float *to) {
-    for (int64_t k = 0; k < n; k += 2, codes++) {
-        to[k] = map[*codes >> 4];
-        to[k + 1] = map[*codes & 15];
-    }
-}
-
-/* The same for whole vectors, where the map fits into a register. Returns how many numbers it has made. */
-static int64_t pairs_in_vectors(const float map[QUANT_MAP], const uint8_t *codes, int64_t n, float *to) {
-    typedef int32_t Places __attribute__((vector_size(4 * LANES)));
-    typedef uint8_t Bytes __attribute__((vector_size(LANES)));
-    const Places first = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23}, second = first + 8;
-    const V table = load(map);
-    int64_t k = 0;
-    for (; LANES_FIT && k + 2 * LANES <= n; k += 2 * LANES) {
-        Bytes bytes;
-        memcpy(&bytes, codes + k / 2, sizeof bytes);
-        const Places two = __builtin_convertvector(bytes, Places);
-        const V high = __builtin_shuffle(table, two >> 4), low = __builtin_shuffle(table, two & 15);
-        store(to + k, __builtin_shuffle(high, low, first));
-        store(to + k + LANES, __builtin_shuffle(high, low, second));
-    }
-    return k;
-}
-
-/* Numbers [i, i + n) of the weight, of one block */
-HOT static void line4(const Quantized *q, float absmax, int64_t i, int64_t n, float *to) {
-    float map[QUANT_MAP];
-    for (int k = 0; k < QUANT_MAP; k++) map[k] = q->map[k] * absmax;
-    int64_t k = i & 1; /* whose first code is the lower half of a byte */
-    if (k) to[0] = map[q->codes[i / 2] & 15];
-    const int64_t even = (n - k) / 2 * 2, done = pairs_in_vectors(map, q->codes + (i + k) / 2, even, to + k);
-    pairs(map, q->codes + (i + k + done) / 2, even - done, to + k + done);
-    if (k + even < n) to[n - 1] = map[q->codes[(i + n - 1) / 2] >> 4];
-}
-
-HOT static void line8(const uint8_t *codes, float scb, int64_t n, float *to) {
-    for (int64_t k = 0; k < n; k++) to[k] = quant8_weight(codes[k], scb);
-}
-
-void codes_load(const Quantized *q, int64_t i, int64_t n, float *to) {
-    if (!q->map) {
-        line8(q->codes + i, ((const float *)q->absmax)[i / q->columns], n, to);
-        return;
-    }
-    for (const int64_t end = i + n; i < end;) {
-        const int64_t block = i / QUANT_BLOCK, count = min_i64(end, (block + 1) * QUANT_BLOCK) - i;
-        line4(q, quant4_absmax(q, block), i, count, to);
-        i += count;
-        to += count;
-    }
-}
-
-HOT static void round_line(DType t, const float *from, int64_t n, float *to) {
-    if (t == DT_BF16) for (int64_t i = 0; i < n; i++) to[i] = dtype_round(DT_BF16, from[i]);
-    if (t == DT_F16) for (int64_t i = 0; i < n; i++) to[i] = f16_widen(f16_from_f32(from[i]));
-}
-
-HOT static void narrow_line(const float *from, int64_t n, uint16_t *to) {
-    for (int64_t i = 0; i < n; i++) to[i] = bf16_from_f32(from[i]);
-}
-
 /* What a call has beside its operands. panel: of bf16 where `narrow` is set, else of fp32; type: that its numbers are
  * rounded to; scratch: of bf16 products */
 typedef struct Work { bool narrow; DType type; void *panel, *scratch; } Work;
 
 /* A row of a panel, from number i of the weight on */
 static void fill_row(const Quantized *q, const Work *w, int64_t i, int64_t n, int64_t at) {
-    float line[LINE], *to = w->narrow ? NULL : (float *)w->panel + at;
+    const View panel = {.data = w->panel, .dtype = w->narrow ? DT_BF16 : DT_F32};
+    float line[LINE];
     for (int64_t k = 0; k < n; k += LINE) {
         const int64_t count = min_i64(LINE, n - k);
-        codes_load(q, i + k, count, w->narrow ? line : to + k);
-        if (w->narrow) narrow_line(line, count, (uint16_t *)w->panel + at + k);
-        else if (w->type != DT_F32) round_line(w->type, to + k, count, to + k);
+        float *to = block_target(&panel, at + k, line);
+        codes_load(q, i + k, count, to);
+        if (!w->narrow) block_round(w->type, to, count);
+        block_store(&panel, at + k, count, to);
     }
 }
 

@@ -21,7 +21,7 @@ static void transpose(const KArgs *a, int64_t begin, int64_t end) {
     Rows r;
     if (rows_read(a, &r, NULL)) return; /* never: k_cpu_nhwc_to_nchw has read it, too */
     size_t size = dtype_size(a->in[0].dtype), sample = (size_t)(r.rows * r.cols) * size;
-    int64_t tiles = (r.cols + TILE - 1) / TILE;
+    int64_t tiles = div_up(r.cols, TILE);
     for (int64_t i = begin; i < end; i++) {
         char *to = (char *)a->out[0].data + (size_t)(i / tiles) * sample;
         const char *from = (const char *)a->in[0].data + (size_t)(i / tiles) * sample;
@@ -35,7 +35,7 @@ int k_cpu_nhwc_to_nchw(const KArgs *a, Err *e) {
     int rc = rows_read(a, &r, e);
     assert(rc || (a->in[0].count == a->out[0].count && a->in[0].count == r.samples * r.rows * r.cols));
     assert(rc || dtype_size(a->in[0].dtype) == 2 || dtype_size(a->in[0].dtype) == 4);
-    if (rc == OK) range_run(a, r.samples * ((r.cols + TILE - 1) / TILE), 1, transpose);
+    if (rc == OK) range_run(a, r.samples * div_up(r.cols, TILE), 1, transpose);
     return rc;
 }
 

@@ -14,18 +14,13 @@ static int prepare_sums(const KArgs *a, const View *x, void **state, size_t *wor
     return norm_check(a, x, e);
 }
 
-/* n values of a parameter from `first` on, or `value` where there is none. */
 void load_param(const View *v, int64_t first, int64_t n, float value, float *to) {
     for (int64_t i = 0; i < n; i++) to[i] = v->data ? ((const float *)v->data)[first + i] : value;
 }
 
-/* The same without a copy: where they lie, or, if there is none, `absent`, which fill_param has filled. */
+/* The same without a copy: where they lie, or, if there is none, `absent`, which block_fill has filled. */
 static const float *param_at(const View *v, int64_t first, const float *absent) {
     return v->data ? (const float *)v->data + first : absent;
-}
-
-static void fill_param(float *to, float value, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = value;
 }
 
 /* y = x scale + shift, each per channel */
@@ -303,8 +298,8 @@ static void group_istd(const KArgs *a, const Groups *g, int64_t item) {
 static void norm_piece(const KArgs *a, int64_t begin, int64_t end) {
     float from[TILE_COLS], to[TILE_COLS], one[TILE_COLS], zero[TILE_COLS];
     const Groups g = groups_of(a, &a->norm.x, &a->norm.istd);
-    fill_param(one, 1, min_i64(TILE_COLS, g.size));
-    fill_param(zero, 0, min_i64(TILE_COLS, g.size));
+    block_fill(one, 1, min_i64(TILE_COLS, g.size));
+    block_fill(zero, 0, min_i64(TILE_COLS, g.size));
     for (int64_t first = begin, next; first < end; first = next) {
         next = min_i64(first + groups_together(&g), end);
         for (int64_t item = first; item < next && a->norm.mean.data; item++) group_mean(a, &g, item);
@@ -373,7 +368,7 @@ static void norm_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
     float gradient[TILE_COLS], from[TILE_COLS], to[TILE_COLS], one[TILE_COLS];
     Sums slopes[TOGETHER] = {{0, 0}};
     const Groups g = groups_of(a, &a->norm_dx.x, &a->norm_dx.istd);
-    fill_param(one, 1, min_i64(TILE_COLS, g.size));
+    block_fill(one, 1, min_i64(TILE_COLS, g.size));
     for (int64_t first = begin, next; first < end; first = next) {
         next = min_i64(first + groups_together(&g), end);
         for (int64_t item = first; item < next; item++) slopes[item - first] = group_slopes(a, &g, item, one);

@@ -13,7 +13,7 @@ bool norm_by_columns(const Groups *g) {
  * of the first group among all samples' */
 typedef struct Columns { int64_t row, end, first, n, item; } Columns;
 
-int64_t norm_column_blocks(const Groups *g) { return (g->channels + TILE_COLS - 1) / TILE_COLS; }
+int64_t norm_column_blocks(const Groups *g) { return div_up(g->channels, TILE_COLS); }
 
 static Columns columns_of(const Groups *g, int64_t item) {
     assert(norm_by_columns(g));

@@ -5,6 +5,7 @@
 
 #include "act.h"
 #include "base/mem.h"
+#include "fp32_workspace.h"
 #include "parallel.h"
 #include "program/operands.h"
 #include "split.h"
@@ -46,8 +47,7 @@ static const Slot product_slots[][SLOTS] = {
                       {DNNL_ARG_SRC, dnnl_query_src_md, 0, false, 1}},
 };
 
-static const dnnl_data_type_t types[] = {[DT_F32] = dnnl_f32, [DT_BF16] = dnnl_bf16, [DT_F16] = dnnl_f16,
-                                         [DT_I32] = dnnl_s32, [DT_U8] = dnnl_u8};
+static const dnnl_data_type_t types[] = {[DT_F32] = dnnl_f32, [DT_BF16] = dnnl_bf16, [DT_F16] = dnnl_f16};
 
 static const dnnl_alg_kind_t eltwise[ACT_COUNT] = { /* 0: oneDNN has none with the same parameter */
     [ACT_RELU] = dnnl_eltwise_relu, [ACT_LEAKY] = dnnl_eltwise_relu, [ACT_SIGMOID] = dnnl_eltwise_logistic,
@@ -57,9 +57,7 @@ static const dnnl_alg_kind_t eltwise[ACT_COUNT] = { /* 0: oneDNN has none with t
 /* plain: all of it, in the program's order and the primitive's type; cut: a piece of that, where it lies; inner: a piece
  * as the primitive wants it */
 typedef struct Operand {
-    const Slot *slot;
-    size_t count;                     /* 0: absent */
-    DType dtype;                      /* in the program */
+    const Slot *slot;                 /* NULL: absent */
     dnnl_memory_desc_t plain, cut, inner;
     size_t part_step, slice_step;     /* bytes in `plain` from a piece to that of the next part, of the next slice */
     size_t plain_at, inner_at;        /* where the copies of all and of all slices lie in the workspace; NOWHERE: no copy is needed */
@@ -86,15 +84,16 @@ typedef struct Prim {
     bool reference;                   /* oneDNN's plain loops */
 } Prim;
 
-const View *prim_view(const KArgs *args, Pass pass, int slot) {
+const View *prim_view(const KArgs *args, int slot) {
     assert(0 <= slot && slot < SLOTS);
-    const Slot *s = &slots[pass][slot];
+    const Slot *s = &slots[pass_of(args)][slot];
     assert(s->where < (s->output ? OP_OUT : OP_IN));
     return s->output ? &args->out[s->where] : &args->in[s->where];
 }
 
 dnnl_memory_desc_t prim_md(const View *v, int ndims, const int64_t *dim, const int64_t *stride) {
     dnnl_memory_desc_t md;
+    assert(operand_is_float(v));
     if (!v->count || dnnl_memory_desc_init_by_strides(&md, ndims, dim, types[v->dtype], stride))
         memset(&md, 0, sizeof md);
     return md;
@@ -134,7 +133,7 @@ static bool is_copied(const Split *s, bool product, Pass pass, int k) {
     return !product && s->slices > 1 && k == sliced_slot(pass);
 }
 
-static size_t type_bytes(dnnl_data_type_t t) { return t == dnnl_f32 || t == dnnl_s32 ? 4 : t == dnnl_u8 ? 1 : 2; }
+static size_t type_bytes(dnnl_data_type_t t) { return t == dnnl_f32 ? 4 : 2; }
 
 static int64_t step_of(const dnnl_memory_desc_t *md, int d) { return md->format_desc.blocking.strides[d]; }
 
@@ -219,7 +218,7 @@ static void own_layout(Prim *p) {
     piece(&p->own, dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0)));
     for (int k = 0; k < SLOTS; k++) {
         Operand *o = &p->operand[k];
-        const bool copied = o->count && (is_copied(&p->split, p->product, p->pass, k) || is_summed(p, k));
+        const bool copied = o->slot && (is_copied(&p->split, p->product, p->pass, k) || is_summed(p, k));
         o->own_at = copied ? piece(&p->own, dnnl_memory_desc_get_size(&o->inner)) : NOWHERE;
     }
 }
@@ -232,13 +231,11 @@ static void prim_layout(Prim *p, const KArgs *args, const dnnl_memory_desc_t pla
     memset(p->operand, 0, sizeof p->operand);
     for (int k = 0; k < SLOTS; k++) {
         Operand *o = &p->operand[k];
-        const View *v = prim_view(args, p->pass, k);
+        const View *v = prim_view(args, k);
         const Cuts cuts = cuts_of(p->product, p->pass, k);
         const size_t bytes = type_bytes(plain[k].data_type);
         if (!v->count || !plain[k].ndims) continue;
         o->slot = p->product ? &product_slots[p->pass][k] : &slots[p->pass][k];
-        o->count = (size_t)v->count;
-        o->dtype = v->dtype;
         o->plain = plain[k];
         o->cut = cut_md(&plain[k], &p->split, cuts);
         o->inner = *dnnl_primitive_desc_query_md(p->desc, o->slot->query, o->slot->index);
@@ -254,7 +251,7 @@ static void prim_layout(Prim *p, const KArgs *args, const dnnl_memory_desc_t pla
     p->own_at = piece(&p->workspace, (size_t)p->threads * p->own);
     for (int k = 0; k < SLOTS; k++) {
         Operand *o = &p->operand[k];
-        bool reorder = o->count && !is_copied(&p->split, p->product, p->pass, k) && !dnnl_memory_desc_equal(&o->cut, &o->inner);
+        bool reorder = o->slot && !is_copied(&p->split, p->product, p->pass, k) && !dnnl_memory_desc_equal(&o->cut, &o->inner);
         o->inner_at = reorder ? piece(&p->workspace, (size_t)p->split.slices * dnnl_memory_desc_get_size(&o->inner)) : NOWHERE;
     }
     p->library = p->workspace - types_only;
@@ -306,7 +303,7 @@ static dnnl_status_t ask_iterate(dnnl_primitive_desc_iterator_t it, Prim *candid
         dnnl_primitive_desc_query(candidate->desc, dnnl_query_impl_info_str, 0, &name);
         candidate->reference = is_reference(name);
         prim_layout(candidate, args, plain, 1);
-        bool avoided = spec->avoid && spec->avoid(args, spec->pass, name);
+        bool avoided = spec->avoid && spec->avoid(args, name);
         if (!avoided && prim_better(candidate, best, limit)) {
             if (best->desc) dnnl_primitive_desc_destroy(best->desc);
             *best = *candidate;
@@ -339,7 +336,7 @@ static dnnl_status_t ask_once(const KArgs *args, const PrimSpec *spec, Ask ask, 
     OpDesc desc;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_iterator_t it = NULL;
-    dnnl_status_t status = spec->describe(args, spec->pass, wanted, &desc);
+    dnnl_status_t status = spec->describe(args, wanted, &desc);
     if (!status) status = ask_attr(spec, ask, &attr);
     /* on a CPU the backward passes need no forward hint; making one would double the time of a prediction */
     if (!status) status = dnnl_primitive_desc_iterator_create(&it, &desc, attr, candidate.cpu->engine, NULL);
@@ -383,7 +380,7 @@ static int check_rows(const PrimSpec *spec, Err *e) {
 /* oneDNN makes a primitive for the number of threads that OpenMP has at that moment. */
 static int prim_compile(Prim *p, Err *e) {
     if (p->primitive) return OK;
-    const int threads = one_thread();
+    const int threads = threads_take(1);
     const dnnl_status_t status = dnnl_primitive_create(&p->primitive, p->desc);
     threads_back(threads);
     return check(status, "compile a primitive", e);
@@ -415,7 +412,7 @@ static dnnl_status_t ask_all(const KArgs *args, const PrimSpec *spec, size_t lim
 }
 
 int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **state, size_t *workspace, Err *e) {
-    assert(args->device && spec->describe);
+    assert(args->device && spec->describe && spec->pass == pass_of(args));
     assert(spec->md[SLOT_X].ndims && spec->md[SLOT_W].ndims && spec->md[SLOT_Y].ndims);
     Prim best;
     memset(&best, 0, sizeof best);
@@ -423,7 +420,7 @@ int prim_prepare(const KArgs *args, const PrimSpec *spec, size_t limit, void **s
     if (code) return code;
     best.split = split_of(spec);
     best.product = spec->product;
-    const int threads = one_thread();
+    const int threads = threads_take(1);
     const dnnl_status_t failure = ask_all(args, spec, limit, &best);
     threads_back(threads);
     if (!best.desc) return check(failure ? failure : dnnl_unimplemented, "prepare", e);
@@ -477,15 +474,10 @@ static int operand_open(Operand *o, dnnl_engine_t engine, Err *e) {
 static int prim_open(Prim *p, Err *e) {
     for (int k = 0; k < SLOTS; k++) {
         Operand *o = &p->operand[k];
-        const int code = o->inner_at == NOWHERE || o->reorder || !o->count ? OK : operand_open(o, p->cpu->engine, e);
+        const int code = o->inner_at == NOWHERE || o->reorder || !o->slot ? OK : operand_open(o, p->cpu->engine, e);
         if (code) return code;
     }
     return prim_compile(p, e);
-}
-
-static void convert(DType from, const void *source, DType to, void *target, size_t count) {
-#pragma omp parallel for simd schedule(static)
-    for (size_t i = 0; i < count; i++) dtype_store(to, target, i, dtype_load(from, source, i));
 }
 
 /* The slot of the operand that the activation is applied to. */
@@ -539,15 +531,14 @@ static dnnl_status_t operand_reorder(const Prim *p, const Operand *o, const KArg
 /* Fills an input's copies. */
 static dnnl_status_t operand_enter(const Prim *p, const Operand *o, const KArgs *args) {
     if (o->slot->output) return dnnl_success;
-    if (o->plain_at != NOWHERE) convert(o->dtype, args->in[o->slot->where].data, DT_F32, plain_of(o, args), o->count);
+    if (o->plain_at != NOWHERE) fp32_widen(&args->in[o->slot->where], (float *)(void *)plain_of(o, args));
     return operand_reorder(p, o, args);
 }
 
 static dnnl_status_t operand_leave(const Prim *p, const Operand *o, const KArgs *args) {
     if (!o->slot->output) return dnnl_success;
     const dnnl_status_t status = operand_reorder(p, o, args);
-    if (!status && o->plain_at != NOWHERE)
-        convert(DT_F32, plain_of(o, args), o->dtype, args->out[o->slot->where].data, o->count);
+    if (!status && o->plain_at != NOWHERE) fp32_round((const float *)(void *)plain_of(o, args), &args->out[o->slot->where]);
     return status;
 }
 
@@ -573,7 +564,7 @@ static dnnl_status_t run_piece(const Prim *p, const KArgs *args, int64_t number,
     dnnl_status_t status = dnnl_stream_create(&stream, p->cpu->engine, dnnl_stream_in_order);
     for (int k = 0; k < SLOTS && !status; k++) {
         const Operand *o = &p->operand[k];
-        if (!o->count) continue;
+        if (!o->slot) continue;
         char *cut = piece_of(o, args, part, slice), *at = o->own_at == NOWHERE ? cut : own + o->own_at;
         if (at != cut && !o->slot->output) copy_channels(o, cut, at, true);
         list[n].arg = o->slot->arg;
@@ -602,7 +593,7 @@ static void add_sums(float *total, const float *part, int64_t n, bool first) {
 static void add_pieces(const Prim *p, const KArgs *args, int64_t begin, int64_t end) {
     for (int k = 0; k < SLOTS; k++) {
         const Operand *o = &p->operand[k];
-        if (!o->count || !is_summed(p, k)) continue;
+        if (!o->slot || !is_summed(p, k)) continue;
         for (int64_t i = begin; i < end; i++) {
             const char *own = own_of(p, args, i - begin) + o->own_at;
             add_sums((float *)(void *)piece_of(o, args, 0, i / p->split.parts), (const float *)(const void *)own,
@@ -615,37 +606,32 @@ static void add_pieces(const Prim *p, const KArgs *args, int64_t begin, int64_t 
 static dnnl_status_t run_pieces(const Prim *p, const KArgs *args) {
     const int64_t pieces = pieces_of(p);
     const bool summed = is_summed(p, SLOT_W);
-    const int threads = (int)min_i64(p->threads, omp_get_max_threads());
-    dnnl_status_t status = dnnl_success;
+    const int threads = threads_within(p->threads);
+    int status = 0;
 #pragma omp parallel num_threads(threads)
     {
         const int64_t team = omp_get_num_threads(), turn = summed ? team : pieces;
         omp_set_num_threads(1); /* of this thread, in this region */
         for (int64_t begin = 0; begin < pieces; begin += turn) {
             const int64_t end = min_i64(begin + turn, pieces);
-#pragma omp for schedule(static)
-            for (int64_t i = begin; i < end; i++) {
-                const dnnl_status_t failed = run_piece(p, args, i, own_of(p, args, summed ? i - begin : omp_get_thread_num()));
-                if (failed) {
-#pragma omp atomic write
-                    status = failed;
-                }
-            }
+#pragma omp for schedule(static) reduction(| : status)
+            for (int64_t i = begin; i < end; i++)
+                status |= (int)run_piece(p, args, i, own_of(p, args, summed ? i - begin : omp_get_thread_num()));
             if (summed) add_pieces(p, args, begin, end);
         }
     }
-    return status;
+    return (dnnl_status_t)status;
 }
 
 static dnnl_status_t prim_execute(const Prim *p, const KArgs *args) {
     dnnl_status_t status = dnnl_success;
     for (int k = 0; k < SLOTS && !status; k++)
-        if (p->operand[k].count) status = operand_enter(p, &p->operand[k], args);
+        if (p->operand[k].slot) status = operand_enter(p, &p->operand[k], args);
     if (!status && bits_of(p, args)) act_bits(&p->act_after, &args->in[2], bits_of(p, args));
     if (!status) status = run_pieces(p, args);
     if (!status && p->act_after.act && activate(p, args, NULL)) return dnnl_runtime_error;
     for (int k = 0; k < SLOTS && !status; k++) /* an activation has written its operand already */
-        if (p->operand[k].count && !(p->act_after.act && k == result_slot(p)))
+        if (p->operand[k].slot && !(p->act_after.act && k == result_slot(p)))
             status = operand_leave(p, &p->operand[k], args);
     return status;
 }

@@ -16,24 +16,28 @@
 #define MT_ONEDNN_H
 
 #include "cpu.h"
+#include "program/product.h"
 
 typedef enum Pass { PASS_FORWARD, PASS_DATA, PASS_WEIGHTS } Pass;
+static inline Pass pass_of(const KArgs *a) {
+    return product_is_dx(a->kind) ? PASS_DATA : product_is_dw(a->kind) ? PASS_WEIGHTS : PASS_FORWARD;
+}
 enum { SLOT_X, SLOT_W, SLOT_B, SLOT_Y, SLOTS };
 
 typedef union OpDesc { dnnl_convolution_desc_t conv; dnnl_matmul_desc_t product; } OpDesc;
 
 typedef struct PrimSpec {
-    Pass pass;
+    Pass pass;                   /* pass_of */
     bool product;                /* of matrices: `md` has the pass's factors and product as they are multiplied */
     bool pack_weights;           /* the primitive may choose the format of w, which costs a copy */
     ActAttr act;                 /* follows y; PASS_DATA: its gradient follows dx */
     dnnl_memory_desc_t md[SLOTS]; /* the program's operands; all zero where one is absent */
-    dnnl_status_t (*describe)(const KArgs *, Pass, const dnnl_memory_desc_t md[SLOTS], OpDesc *out);
-    bool (*avoid)(const KArgs *, Pass, const char *name); /* must this implementation not be taken? NULL: take any */
+    dnnl_status_t (*describe)(const KArgs *, const dnnl_memory_desc_t md[SLOTS], OpDesc *out);
+    bool (*avoid)(const KArgs *, const char *name); /* must this implementation not be taken? NULL: take any */
 } PrimSpec;
 
-/* The operand of `args` that `slot` is in this pass; its count is 0 when it is absent. */
-const View *prim_view(const KArgs *args, Pass pass, int slot);
+/* The operand of `args` that `slot` is; its count is 0 when it is absent. */
+const View *prim_view(const KArgs *args, int slot);
 /* A memory descriptor with the type of `v`. stride is counted in elements; all zero when v is absent. */
 dnnl_memory_desc_t prim_md(const View *v, int ndims, const int64_t *dim, const int64_t *stride);
 

@@ -2,6 +2,7 @@
  * states. */
 #include "cpu.h"
 #include "parallel.h"
+#include "update.h"
 
 /* ---- the step's numbers */
 

@@ -1,7 +1,5 @@
 #include "parallel.h"
 
-#include <math.h>
-
 #include "leave.h"
 
 enum { SUM_PARTS = 64 }; /* of a sum, whatever the count, which are kept on the stack */
@@ -31,7 +29,7 @@ static void range_piece(const void *of, int64_t i) {
 void range_run(const KArgs *a, int64_t count, int64_t grain, RangeFn *piece) {
     assert(count >= 0 && grain > 0);
     const Range r = {a, count, grain, piece};
-    pieces_run(&r, (count + grain - 1) / grain, range_piece);
+    pieces_run(&r, div_up(count, grain), range_piece);
 }
 
 void blocks_run(const KArgs *a, int64_t count, RangeFn *piece) { range_run(a, count, BLOCK, piece); }
@@ -46,7 +44,7 @@ static void sum_piece(const void *of, int64_t i) {
 double range_sum(const KArgs *a, int64_t count, SumFn *piece) {
     assert(count >= 0);
     double part[SUM_PARTS], sum = 0;
-    const int64_t grain = max_i64(1, (count + SUM_PARTS - 1) / SUM_PARTS), parts = (count + grain - 1) / grain;
+    const int64_t grain = max_i64(1, div_up(count, SUM_PARTS)), parts = div_up(count, grain);
     const Sum s = {a, count, grain, piece, part};
     pieces_run(&s, parts, sum_piece);
     for (int64_t i = 0; i < parts; i++) sum += part[i];
@@ -101,5 +99,49 @@ void block_store(const View *v, int64_t begin, int64_t n, const float *values) {
             assert(v->dtype == DT_F16);
             f16_round(to, values, n);
         }
+    }
+}
+
+/* ---- blocks in fp32 */
+
+HOT void block_fill(float *y, float value, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = value;
+}
+
+HOT void block_add(float *y, const float *a, const float *b, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+}
+
+HOT void block_multiply(float *y, const float *a, const float *b, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i];
+}
+
+HOT static void round_bf16(float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_BF16, x[i]);
+}
+
+HOT static void round_f16(float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_F16, x[i]);
+}
+
+void block_round(DType type, float *x, int64_t n) {
+    if (type == DT_BF16) round_bf16(x, n);
+    if (type == DT_F16) round_f16(x, n);
+}
+
+HOT void block_sum(double *sums, const float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) sums[i] += (double)x[i];
+}
+
+HOT void sum_rows(float *sums, const float *x, int64_t rows, int64_t channels) {
+    for (int64_t r = 0; r < rows; r++) {
+#pragma omp simd
+        for (int64_t c = 0; c < channels; c++) sums[c] += x[r * channels + c];
     }
 }

@@ -18,13 +18,15 @@ enum { BLOCK = 2048 }; /* elements; a multiple of the four numbers that one Phil
 #define FUSED __attribute__((optimize("fp-contract=fast")))
 #define INLINE FUSED static inline __attribute__((always_inline))
 
-/* OpenMP gets one thread, until threads_back is given what this returns. */
-static inline int one_thread(void) {
+/* OpenMP gets so many threads, until threads_back is given what this returns. */
+static inline int threads_take(int threads) {
     const int before = omp_get_max_threads();
-    omp_set_num_threads(1);
+    omp_set_num_threads(threads);
     return before;
 }
 static inline void threads_back(int before) { omp_set_num_threads(before); }
+/* As many as there are, but no more than there is room for */
+static inline int threads_within(int64_t room) { return (int)min_i64(room, omp_get_max_threads()); }
 
 /* Runs piece(of, i) for i in [0, count), on threads where there are several: each takes neighbouring ones. device.c sees to
  * it that a small op has only one. */
@@ -50,17 +52,26 @@ float *block_target(const View *v, int64_t begin, float *scratch);
 /* Rounds values[n] into the view; fp32 values that lie there already stay. */
 void block_store(const View *v, int64_t begin, int64_t n, const float *values);
 
-/* Asks for the line of memory with element `at`, whether there is one or not. */
-static inline void view_ask(const View *v, int64_t at) {
-    __builtin_prefetch((const void *)((uintptr_t)v->data + (uintptr_t)at * dtype_size(v->dtype)));
+/* Where channel c of the pixel (row, w) of a channels-last image lies; row = n H + h counts the rows of all samples. */
+static inline int64_t pixel_at(const View *v, int64_t row, int64_t w, int64_t c) {
+    return (row * v->shape.dim[3] + w) * v->shape.dim[1] + c;
 }
 
-/* factors[i]: what dropout multiplies element begin + i by; begin and n are multiples of 4. In dropout.c. */
-void dropout_factors(float *factors, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t begin, int64_t n);
+/* What several kernels do with n numbers in fp32. y may be a or b. */
+void block_fill(float *y, float value, int64_t n);
+void block_add(float *y, const float *a, const float *b, int64_t n);
+void block_multiply(float *y, const float *a, const float *b, int64_t n);
+/* Each becomes the nearest number that the type has. */
+void block_round(DType type, float *x, int64_t n);
+/* sums[i] += x[i] */
+void block_sum(double *sums, const float *x, int64_t n);
+/* sums[c] += x[row][c], row by row */
+void sum_rows(float *sums, const float *x, int64_t rows, int64_t channels);
 
-/* Updates w[n] by a rule of optim.h that keeps its first `states` states, each state[k][n]. rule_of is in optim.c;
- * NULL: the kind has no such rule. */
-typedef void RuleFn(int states, const OptimStep *s, float *w, const float *g, float *const *state, int64_t n);
-RuleFn *rule_of(OpKind kind);
+/* Asks for the line of memory with element `at`, whether there is one or not; size: of an element. */
+static inline void line_ask(const void *from, int64_t at, size_t size) {
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at * size));
+}
+static inline void view_ask(const View *v, int64_t at) { line_ask(v->data, at, dtype_size(v->dtype)); }
 
 #endif

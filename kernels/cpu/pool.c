@@ -45,11 +45,6 @@ HOT static void add_run(float *sum, const float *x, int64_t m, int64_t step, int
     }
 }
 
-/* First element of channel c of the pixel (row, w); row = n H + h counts the rows of all samples. */
-static int64_t pixel(const View *v, int64_t row, int64_t w, int64_t c) {
-    return (row * v->shape.dim[3] + w) * v->shape.dim[1] + c;
-}
-
 /* Where position k of window o lies along an axis */
 static int64_t place_of(const PoolAttr *p, int axis, int64_t o, int64_t k) {
     return o * p->stride[axis] - p->pad[axis] + k * p->dilation[axis];
@@ -58,8 +53,8 @@ static int64_t place_of(const PoolAttr *p, int axis, int64_t o, int64_t k) {
 /* Windows from `begin` up to `end` whose position k lies in [from, to) */
 static Span windows_at(const PoolAttr *p, int axis, int64_t k, int64_t from, int64_t to, int64_t begin, int64_t end) {
     int64_t stride = p->stride[axis], least = from - place_of(p, axis, 0, k), most = to - place_of(p, axis, 0, k);
-    return (Span){max_i64((max_i64(least, 0) + stride - 1) / stride, begin),
-                  min_i64((max_i64(most, 0) + stride - 1) / stride, end), 0};
+    return (Span){max_i64(div_up(max_i64(least, 0), stride), begin),
+                  min_i64(div_up(max_i64(most, 0), stride), end), 0};
 }
 
 /* Columns [first, first + m) of a row of output, n channels from c on: m n is at most BLOCK */
@@ -70,7 +65,7 @@ static void maxpool_pixels(const KArgs *a, const Run *r) {
     const PoolAttr *p = &a->attr->pool;
     const View *x = &a->maxpool.x, *y = &a->maxpool.y;
     int64_t H = x->shape.dim[2], W = x->shape.dim[3], OH = y->shape.dim[2], count = r->m * r->n;
-    int64_t target = pixel(y, r->row, r->first, r->c);
+    int64_t target = pixel_at(y, r->row, r->first, r->c);
     float scratch[BLOCK], from[BLOCK], *best = block_target(y, target, scratch);
     int32_t at[BLOCK];
     uint8_t *idx = a->maxpool.idx.data;
@@ -83,7 +78,7 @@ static void maxpool_pixels(const KArgs *a, const Run *r) {
         Span s = windows_at(p, 1, k % p->kernel[1], 0, W, r->first, r->first + r->m);
         if (h < 0 || h >= H || s.lo >= s.hi) continue;
         int64_t to = (s.lo - r->first) * r->n, w = place_of(p, 1, s.lo, k % p->kernel[1]);
-        const float *in = block_load(x, pixel(x, r->row / OH * H + h, w, r->c),
+        const float *in = block_load(x, pixel_at(x, r->row / OH * H + h, w, r->c),
                                      ((s.hi - s.lo - 1) * p->stride[1] + 1) * r->n, from);
         max_run(best + to, at + to, in, k, s.hi - s.lo, p->stride[1] * r->n, r->n);
     }
@@ -95,14 +90,14 @@ static void maxpool_dx_pixels(const KArgs *a, const Run *r) {
     const PoolAttr *p = &a->attr->pool;
     const View *dy = &a->maxpool_dx.dy, *dx = &a->maxpool_dx.dx;
     int64_t OH = dy->shape.dim[2], OW = dy->shape.dim[3], H = dx->shape.dim[2], h = r->row % H;
-    int64_t target = pixel(dx, r->row, r->first, r->c);
+    int64_t target = pixel_at(dx, r->row, r->first, r->c);
     float scratch[BLOCK], from[BLOCK], picked[BLOCK], *sum = block_target(dx, target, scratch);
     memset(sum, 0, (size_t)(r->m * r->n) * sizeof *sum);
     for (int32_t k = 0; k < p->kernel[0] * p->kernel[1]; k++) {
         Span down = windows_at(p, 0, k / p->kernel[1], h, h + 1, 0, OH);
         Span s = windows_at(p, 1, k % p->kernel[1], r->first, r->first + r->m, 0, OW);
         if (down.lo >= down.hi || s.lo >= s.hi) continue;
-        int64_t at = pixel(dy, r->row / H * OH + down.lo, s.lo, r->c);
+        int64_t at = pixel_at(dy, r->row / H * OH + down.lo, s.lo, r->c);
         int64_t to = (place_of(p, 1, s.lo, k % p->kernel[1]) - r->first) * r->n, count = (s.hi - s.lo) * r->n;
         pick_part(picked, block_load(dy, at, count, from), (const uint8_t *)a->maxpool_dx.idx.data + at, k, count);
         add_run(sum + to, picked, s.hi - s.lo, p->stride[1] * r->n, r->n);

@@ -78,14 +78,14 @@ int k_cpu_prelu_dw_prepare(const KArgs *a, size_t limit, void **state, size_t *w
     (void)limit, (void)e;
     int64_t cols = columns_of(&a->prelu_dw.x, &a->prelu_dw.dw);
     *state = NULL;
-    *workspace = slabs_workspace((a->prelu_dw.x.count + cols - 1) / cols, cols);
+    *workspace = slabs_workspace(div_up(a->prelu_dw.x.count, cols), cols);
     return OK;
 }
 
 int k_cpu_prelu_dw(const KArgs *a, Err *e) {
     assert(a->prelu_dw.dy.count == a->prelu_dw.x.count && a->prelu_dw.x.count % a->prelu_dw.dw.count == 0);
     int64_t cols = columns_of(&a->prelu_dw.x, &a->prelu_dw.dw);
-    const double *sums = slabs_run(a, (a->prelu_dw.x.count + cols - 1) / cols, cols, prelu_dw_slab);
+    const double *sums = slabs_run(a, div_up(a->prelu_dw.x.count, cols), cols, prelu_dw_slab);
     double all = 0;
     (void)e;
     for (int64_t c = 0; c < cols; c++) {

@@ -3,9 +3,10 @@
 #define MT_CPU_RECURRENT_H
 
 #include "bf16_gemm.h"
+#include "fp32_product.h"
+#include "fp32_workspace.h"
 #include "gemm.h"
 #include "program/rnn_layout.h"
-#include "fp32_workspace.h"
 
 typedef struct RnnSteps {
     RnnPath p;

@@ -1,5 +1,4 @@
 /* recurrent_dx.c: the gradients of a recurrent layer; see recurrent.c. */
-#include <omp.h>
 
 #include "cpu.h"
 #include "isa.h"
@@ -113,11 +112,6 @@ static int back_slice(const RnnSteps *w, int64_t begin, int64_t end) {
     return status;
 }
 
-HOT static void add_columns(double *sum, const float *from, int64_t n) {
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++) sum[j] += (double)from[j];
-}
-
 /* db[row + j] = sum over rows of slopes of their column + j, j below n */
 static void sum_columns(const RnnSteps *w, const View *db, int64_t row, int64_t column, int64_t n) {
     int64_t width = w->p.info.slopes * w->p.units, rows = w->p.rows;
@@ -127,7 +121,7 @@ static void sum_columns(const RnnSteps *w, const View *db, int64_t row, int64_t 
         float scratch[COLUMNS];
         int64_t count = min_i64(COLUMNS, n - j);
         for (int64_t r = 0; r < rows; r++)
-            add_columns(part, block_load(&w->slopes, r * width + column + j, count, scratch), count);
+            block_sum(part, block_load(&w->slopes, r * width + column + j, count, scratch), count);
         for (int64_t i = 0; i < count; i++) scratch[i] = (float)part[i];
         block_store(db, row + j, count, scratch);
     }
@@ -179,7 +173,7 @@ static int gradient(const RnnSteps *w, Bf16GemmShape s, void *a, void *b, const 
         return product(s.m, s.n, s.k, 1.0f, (Matrix){a, s.a_stride, s.a_transposed}, (Matrix){b, s.b_stride, s.b_transposed},
                        s.add, matrix(place(c, at), s.c_stride));
     Gemm g = wide_product(&s, a, b, place(c, at));
-    g.threads = (int)min_i64(g.threads, omp_get_max_threads());
+    g.threads = threads_within(g.threads);
     gemm_run(&g, w->scratch_after, w->after_bytes);
     return 0;
 }

@@ -112,11 +112,6 @@ HOT static void add_taps(float *sum, const float *from, const Tap *tap, int64_t 
 
 /* ---- rows */
 
-/* First element of channel c of the pixel (row, w); row = n H + h counts the rows of all samples. */
-static int64_t pixel(const View *v, int64_t row, int64_t w, int64_t c) {
-    return (row * v->shape.dim[3] + w) * v->shape.dim[1] + c;
-}
-
 /* Adds the taps' input to sum (outputs, n): channels from c on of a row of output. */
 static void row_add(const KArgs *a, const Taps *t, int64_t row, int64_t c, int64_t n, float *sum) {
     const View *x = &a->in[0];
@@ -129,7 +124,7 @@ static void row_add(const KArgs *a, const Taps *t, int64_t row, int64_t c, int64
     for (int64_t i = s.lo; i < s.hi; i++) {
         float share = share_of(&down, o, i);
         for (int64_t k = 0; k < lines && share != 0; k++)
-            add_share(rows + k * n, block_load(x, pixel(x, first + i, t->lo + k, c), length, from), share, length);
+            add_share(rows + k * n, block_load(x, pixel_at(x, first + i, t->lo + k, c), length, from), share, length);
     }
     add_taps(sum, rows, t->tap, t->count, n);
 }
@@ -144,7 +139,7 @@ static int64_t columns_make(const KArgs *a, const Axis *across, int64_t begin, i
     const bool many = t.rest, whole = n == y->shape.dim[1]; /* all channels: neighbouring pixels lie together */
     int64_t lines = whole ? 1 : t.outputs, length = t.outputs * n / lines;
     for (int64_t row = begin; row < end; row++) {
-        float *sum = whole ? block_target(y, pixel(y, row, first, c), scratch) : scratch;
+        float *sum = whole ? block_target(y, pixel_at(y, row, first, c), scratch) : scratch;
         if (many && row > begin) taps_list(&t, across, first, 0, n);
         memset(sum, 0, (size_t)(t.outputs * n) * sizeof *sum);
         row_add(a, &t, row, c, n, sum);
@@ -152,7 +147,7 @@ static int64_t columns_make(const KArgs *a, const Axis *across, int64_t begin, i
             taps_list(&t, across, first, t.rest, n);
             row_add(a, &t, row, c, n, sum);
         }
-        for (int64_t k = 0; k < lines; k++) block_store(y, pixel(y, row, first + k, c), length, sum + k * n);
+        for (int64_t k = 0; k < lines; k++) block_store(y, pixel_at(y, row, first + k, c), length, sum + k * n);
     }
     return t.outputs;
 }

@@ -32,7 +32,7 @@ void rnn_steps_take_state(RnnSteps *w, Room *r) {
 /* Samples of every slice except the last one */
 static int64_t rnn_steps_slice(const RnnSteps *w) { return w->p.gates * w->p.units > CACHED ? w->p.samples : SLICE; }
 
-int64_t rnn_steps_slices(const RnnSteps *w) { return (w->p.samples + rnn_steps_slice(w) - 1) / rnn_steps_slice(w); }
+int64_t rnn_steps_slices(const RnnSteps *w) { return div_up(w->p.samples, rnn_steps_slice(w)); }
 int64_t rnn_steps_slice_of(const RnnSteps *w, int last) {
     const int64_t size = rnn_steps_slice(w);
     return last ? w->p.samples - (rnn_steps_slices(w) - 1) * size : min_i64(size, w->p.samples);

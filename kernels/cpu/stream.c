@@ -22,7 +22,7 @@ static size_t cache_bytes(void) {
     const bool told = f && fscanf(f, "%ldK", &size) == 1 && size > 0 && all > 0 && each > 0;
 #undef CACHE
     if (f) fclose(f);
-    if (told) return (size_t)size * 1024 * (size_t)((all + each - 1) / each);
+    if (told) return (size_t)size * 1024 * (size_t)div_up(all, each);
     size = sysconf(_SC_LEVEL3_CACHE_SIZE);
     return size > 0 ? (size_t)size : 0;
 }

@@ -27,16 +27,11 @@ HOT static void binary_row(BinaryFn f, float *y, const float *a, const float *b,
     }
 }
 
-HOT static void fill(float *to, float value, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] = value;
-}
-
 /* The same, repeated where it is one element. */
 static const float *row_spread(const View *v, int64_t at, int64_t step, int64_t c, int64_t n, float *scratch) {
     const float *x = row_load(v, at, step, c, n, scratch);
     if (step || n == 1) return x;
-    fill(scratch, x[0], n);
+    block_fill(scratch, x[0], n);
     return scratch;
 }
 
@@ -79,7 +74,7 @@ static Fold fold_of(const Shape *whole, const Shape *const *operand, int n, int 
     strided_split(&walk, of, &f.kept, &f.repeated);
     f.count = strided_count(&f.repeated);
     f.each = f.count > 1 ? COLUMNS : BLOCK;
-    f.across = f.row.step[of] ? (f.row.n + f.each - 1) / f.each : 1;
+    f.across = f.row.step[of] ? div_up(f.row.n, f.each) : 1;
     return f;
 }
 
@@ -105,11 +100,6 @@ HOT static void slopes(const BinaryAttr *f, float *to, const float *dy, const fl
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) to[i] = sign * dy[i];
     }
-}
-
-HOT static void add_columns(double *sum, const float *x, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) sum[i] += (double)x[i];
 }
 
 HOT static double add_up(const float *x, int64_t n) {
@@ -162,7 +152,7 @@ static void sum_item(const KArgs *a, const Fold *f, int64_t item, TermsFn *terms
     const int64_t n = min_i64(f->each, f->row.n - c);
     double sum[BLOCK] = {0};
     for (int64_t r = 0; r < f->count; r++)
-        add_columns(sum, terms(a, f, strided_at(&f->repeated, r, from), c, n, values), n);
+        block_sum(sum, terms(a, f, strided_at(&f->repeated, r, from), c, n, values), n);
     for (int64_t i = 0; i < n; i++) values[i] = reduce_result(fn, sum[i] * factor);
     block_store(to, from.at[f->of] + c, n, values);
 }
@@ -200,7 +190,7 @@ static void max_item(const KArgs *a, const Fold *f, int64_t item) {
     const StridedAt from = strided_at(&f->kept, item / f->across, (StridedAt){{0}});
     const bool kept = f->row.step[1] != 0;
     const int64_t c = kept ? item % f->across * f->each : 0, n = kept ? min_i64(f->each, f->row.n - c) : 1;
-    fill(most, -INFINITY, n);
+    block_fill(most, -INFINITY, n);
     for (int64_t r = 0; r < f->count; r++) {
         const StridedAt at = strided_at(&f->repeated, r, from);
         if (kept) larger_columns(most, row_load(&a->reduce.x, at.at[0], 1, c, n, scratch), n);

@@ -1,25 +1,23 @@
 #include "thin_gemm.h"
 
 #include "act.h"
-#include "leave.h"
 #include "parallel.h"
 #include "program/product.h"
+#include "registers.h"
 
 /* THIN: rows of the short factor, at most. TILE: columns of it that stay in the first cache meanwhile. ROWS: of the long
  * factor, or of the result, in a block. A long sum is made in chunks of columns where there would be less than PIECES pieces of
  * work without; where there would be more, a piece of a gradient has up to MOST blocks. */
 enum { THIN = 16, TILE = 1024, ROWS = 16, PIECES = 16, MOST = 4 };
 /* Rows of the long factor, or of the result, that are computed at a time (DOTS, SUMS), the first with WIDE rows of the short one:
- * as many as there are registers for. LANES: numbers in a register */
+ * as many as there are registers for. */
 #if defined __AVX512F__
-enum { LANES = 16, DOTS = 4, WIDE = 4, SUMS = 8 };
+enum { DOTS = 4, WIDE = 4, SUMS = 8 };
 #elif defined __AVX__
-enum { LANES = 8, DOTS = 4, WIDE = 3, SUMS = 4 };
+enum { DOTS = 4, WIDE = 3, SUMS = 4 };
 #else
-enum { LANES = 4, DOTS = 2, WIDE = 4, SUMS = 4 };
+enum { DOTS = 2, WIDE = 4, SUMS = 4 };
 #endif
-typedef float R __attribute__((vector_size(4 * LANES), aligned(4), may_alias)); /* may start at any float */
-typedef uint32_t Places __attribute__((vector_size(4 * LANES)));
 
 /* The short factor b (n, k), and the long one, or the result, with m rows of k. turned: few samples, not few outputs. rounds: b is a
  * weight in fp32, which is rounded */
@@ -58,49 +56,27 @@ bool thin_fits(const KArgs *args) {
 
 /* ---- tiles */
 
-INLINE void tile_read(DType t, const void *from, int64_t at, int64_t n, float *to) {
-    const uint16_t *h = (const uint16_t *)from + at;
-    if (t == DT_BF16)
-        for (int64_t i = 0; i < n; i++) to[i] = bf16_to_f32(h[i]);
-    else
-        for (int64_t i = 0; i < n; i++) to[i] = dtype_load(t, from, (size_t)(at + i));
-    for (int64_t i = n; i % LANES; i++) to[i] = 0.0f;
-}
-
-/* n elements from `at` on as fp32; up to the next multiple of LANES there are zeros after them. copies: even where they
+/* n elements from `at` on as fp32; up to the next multiple of GEMM_LANES there are zeros after them. copies: even where they
  * could be read where they lie */
-INLINE const float *tile_get(DType t, const void *from, int64_t at, int64_t n, bool copies, float *buffer) {
-    if (t == DT_F32 && n % LANES == 0 && !copies) return (const float *)from + at;
-    tile_read(t, from, at, n, buffer);
-    return buffer;
+static const float *tile_load(const View *v, int64_t at, int64_t n, bool copies, float *buffer) {
+    const float *x = block_load(v, at, n, buffer);
+    if (x != buffer && (copies || n % GEMM_LANES)) x = memcpy(buffer, x, (size_t)n * sizeof *buffer);
+    for (int64_t i = n; x == buffer && i % GEMM_LANES; i++) buffer[i] = 0.0f;
+    return x;
 }
 
-/* Where to write n elements: where they lie, or a buffer that tile_put then stores */
-INLINE float *tile_place(DType t, void *to, int64_t at, int64_t n, float *buffer) {
-    return t == DT_F32 && n % LANES == 0 && leave_lies() ? (float *)to + at : buffer;
-}
-
-INLINE void tile_put(DType t, void *to, int64_t at, int64_t n, const float *from) {
-    uint16_t *h = (uint16_t *)to + at;
-    if (t == DT_F32 && from == (float *)to + at) return;
-    if (t == DT_F32) leave_bytes((float *)to + at, from, (size_t)n * sizeof *from);
-    else if (t == DT_BF16)
-        for (int64_t i = 0; i < n; i++) h[i] = bf16_from_f32(from[i]);
-    else
-        for (int64_t i = 0; i < n; i++) dtype_store(t, to, (size_t)(at + i), from[i]);
-}
-
-INLINE void tile_round(float *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) x[i] = dtype_round(DT_BF16, x[i]);
+/* Where to compute n elements, in whole vectors, for block_store: where they lie, or a buffer */
+static float *tile_target(const View *v, int64_t at, int64_t n, float *buffer) {
+    return n % GEMM_LANES == 0 ? block_target(v, at, buffer) : buffer;
 }
 
 /* The short factor's columns [col, col + n). Rows that lie 4 KiB apart would share a few places of the first cache: they
  * are copied. */
-INLINE void short_tile(const Thin *t, int64_t col, int64_t n, float (*buffer)[TILE], const float **tile) {
+static void short_tile(const Thin *t, int64_t col, int64_t n, float (*buffer)[TILE], const float **tile) {
     const bool copies = t->args->kind != OP_linear && t->k % 1024 == 0;
     for (int64_t j = 0; j < t->n; j++) {
-        tile[j] = tile_get(t->b->dtype, t->b->data, j * t->k + col, n, copies || t->rounds, buffer[j]);
-        if (t->rounds) tile_round(buffer[j], n);
+        tile[j] = tile_load(t->b, j * t->k + col, n, copies || t->rounds, buffer[j]);
+        if (t->rounds) block_round(DT_BF16, buffer[j], n);
     }
 }
 
@@ -129,8 +105,8 @@ INLINE void dot(const float *const *a, const float *const *b, int q, int64_t n, 
 #pragma GCC unroll 4
         for (int i = 0; i < DOTS; i++) s[j][i] = add ? sums[j * ROWS + i] : (R){0};
     if (q < WIDE)
-        for (; c + LANES < n; c += 2 * LANES) dot_step(a, b, q, c, s), dot_step(a, b, q, c + LANES, s);
-    for (; c < n; c += LANES) dot_step(a, b, q, c, s);
+        for (; c + GEMM_LANES < n; c += 2 * GEMM_LANES) dot_step(a, b, q, c, s), dot_step(a, b, q, c + GEMM_LANES, s);
+    for (; c < n; c += GEMM_LANES) dot_step(a, b, q, c, s);
 #pragma GCC unroll 4
     for (int j = 0; j < q; j++)
 #pragma GCC unroll 4
@@ -174,9 +150,9 @@ INLINE R fold_fours(R x, R y) {
 
 /* Lane i: the sum of the lanes of v[i] */
 INLINE R lane_sums(const R *v) {
-    R four[LANES / 4];
+    R four[GEMM_LANES / 4];
 #pragma GCC unroll 4
-    for (int i = 0; i < LANES / 4; i++, v += 4) four[i] = fold_pairs(fold_pairs(v[0], v[1]), fold_pairs(v[2], v[3]));
+    for (int i = 0; i < GEMM_LANES / 4; i++, v += 4) four[i] = fold_pairs(fold_pairs(v[0], v[1]), fold_pairs(v[2], v[3]));
 #ifdef __AVX512F__
     four[0] = fold_fours(four[0], four[1]), four[1] = fold_fours(four[2], four[3]);
 #endif
@@ -198,11 +174,11 @@ FUSED static void dots_block(const Thin *t, int64_t row, int64_t col, int64_t en
         short_tile(t, col, n, wide, tile);
         for (int64_t i = 0; i < rows; i += DOTS) {
             for (int64_t r = 0; r < DOTS; r++) /* beyond the last row: that row again */
-                a[r] = tile_get(t->a->dtype, t->a->data, min_i64(row + i + r, t->m - 1) * t->k + col, n, false, own[r]);
+                a[r] = tile_load(t->a, min_i64(row + i + r, t->m - 1) * t->k + col, n, false, own[r]);
             dots(a, tile, t->n, n, col > begin, sums + i);
         }
     }
-    for (int64_t i = 0; i < t->n * ROWS; i += LANES) *(R *)(to + i) = lane_sums(sums + i);
+    for (int64_t i = 0; i < t->n * ROWS; i += GEMM_LANES) *(R *)(to + i) = lane_sums(sums + i);
 }
 
 static float *block_sums(const Thin *t, int64_t chunk, int64_t block) {
@@ -249,7 +225,7 @@ static void join_piece(const void *of, int64_t block) {
 INLINE void sum_tile(const float *const *b, float (*d)[SUMS], int64_t n, int64_t c, int vectors, float *const *to) {
     R s0[SUMS] = {{0}}, s1[SUMS] = {{0}};
     for (int64_t j = 0; j < n; j++) {
-        const R b0 = *(const R *)(b[j] + c), b1 = vectors == 2 ? *(const R *)(b[j] + c + LANES) : b0;
+        const R b0 = *(const R *)(b[j] + c), b1 = vectors == 2 ? *(const R *)(b[j] + c + GEMM_LANES) : b0;
 #pragma GCC unroll 8
         for (int i = 0; i < SUMS; i++) {
             s0[i] += d[j][i] * b0;
@@ -259,7 +235,7 @@ INLINE void sum_tile(const float *const *b, float (*d)[SUMS], int64_t n, int64_t
 #pragma GCC unroll 8
     for (int i = 0; i < SUMS; i++) {
         *(R *)(to[i] + c) = s0[i];
-        if (vectors == 2) *(R *)(to[i] + c + LANES) = s1[i];
+        if (vectors == 2) *(R *)(to[i] + c + GEMM_LANES) = s1[i];
     }
 }
 
@@ -274,13 +250,13 @@ static void factors(const Thin *t, int64_t row, int64_t rows, float (*d)[SUMS]) 
 
 /* n elements of dx from `at` on, in `to`, lack only the activation's gradient: multiplies by it, adds the elements to
  * their sums and stores them. */
-INLINE void leave_dx(const KArgs *args, int64_t at, int64_t n, float *to, float *sums) {
+static void leave_dx(const KArgs *args, int64_t at, int64_t n, float *to, float *sums) {
     const ActAttr *act = &args->attr->linear.fused;
     const View *s = &args->linear_dx.s, *dx = &args->linear_dx.dx;
-    float saved[TILE], *out = act->act ? tile_place(dx->dtype, dx->data, at, n, to) : to;
-    if (act->act) act_dx_block(act, out, to, tile_get(s->dtype, s->data, at, n, false, saved), n);
+    float saved[TILE], *out = act->act ? tile_target(dx, at, n, to) : to;
+    if (act->act) act_dx_block(act, out, to, tile_load(s, at, n, false, saved), n);
     if (sums) sum_rows(sums, out, 1, n);
-    tile_put(dx->dtype, dx->data, at, n, out);
+    block_store(dx, at, n, out);
 }
 
 /* The sums of dy over the samples, of outputs [row, row + rows) */
@@ -305,10 +281,9 @@ FUSED static void sums_block(const Thin *t, int64_t row, int64_t end, int64_t co
         const int64_t rows = min_i64(SUMS, end - row);
         factors(t, row, rows, d);
         for (int64_t i = 0; i < SUMS; i++)
-            to[i] = buffered || i >= rows ? buffer[i]
-                                          : tile_place(t->a->dtype, t->a->data, (row + i) * t->k + col, n, buffer[i]);
+            to[i] = buffered || i >= rows ? buffer[i] : tile_target(t->a, (row + i) * t->k + col, n, buffer[i]);
         int64_t c = 0;
-        for (; c + LANES < n; c += 2 * LANES) {
+        for (; c + GEMM_LANES < n; c += 2 * GEMM_LANES) {
             /* s is read after the products; its rows are far apart, so no processor guesses which lines are needed */
             for (int64_t i = 0; i < rows && buffered; i++) view_ask(&t->args->linear_dx.s, (row + i) * t->k + col + c);
             sum_tile(tile, d, t->n, c, 2, to);
@@ -316,7 +291,7 @@ FUSED static void sums_block(const Thin *t, int64_t row, int64_t end, int64_t co
         if (c < n) sum_tile(tile, d, t->n, c, 1, to);
         for (int64_t i = 0; i < rows; i++) {
             if (!t->turned) leave_dx(t->args, (row + i) * t->k + col, n, to[i], sums);
-            else tile_put(t->a->dtype, t->a->data, (row + i) * t->k + col, n, to[i]);
+            else block_store(t->a, (row + i) * t->k + col, n, to[i]);
         }
         if (t->turned && col == 0 && t->args->linear_dw.db.count) leave_db(t, row, rows, d);
     }

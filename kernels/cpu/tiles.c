@@ -52,11 +52,10 @@ void tile_store(const View *v, const Tile *t, const float *values) {
 
 int64_t channel_grain(int64_t channels) { return max_i64(1, 8 * BLOCK / channels); }
 
-static int64_t slab_rows(int64_t rows) { return max_i64((rows + SLABS - 1) / SLABS, SLAB_ROWS); }
+static int64_t slab_rows(int64_t rows) { return max_i64(div_up(rows, SLABS), SLAB_ROWS); }
 
 size_t slabs_workspace(int64_t rows, int64_t channels) {
-    int64_t slabs = (rows + slab_rows(rows) - 1) / slab_rows(rows);
-    return (size_t)(slabs * SUMS * channels) * sizeof(double);
+    return (size_t)(div_up(rows, slab_rows(rows)) * SUMS * channels) * sizeof(double);
 }
 
 HOT static void add_sums(double *to, const double *from, int64_t n) {
@@ -76,7 +75,7 @@ static void slab_piece(const void *of, int64_t i) {
 const double *slabs_run(const KArgs *a, int64_t rows, int64_t channels, SlabFn *slab) {
     assert(rows > 0 && a->workspace_bytes >= slabs_workspace(rows, channels));
     double *sums = a->workspace;
-    int64_t grain = slab_rows(rows), slabs = (rows + grain - 1) / grain, n = SUMS * channels;
+    const int64_t grain = slab_rows(rows), slabs = div_up(rows, grain), n = SUMS * channels;
     const Slabs s = {a, rows, grain, n, slab, sums};
     pieces_run(&s, slabs, slab_piece);
     for (int64_t i = 1; i < slabs; i++) add_sums(sums, sums + i * n, n);

@@ -33,11 +33,9 @@ static bool type_fits(const KArgs *args, DType t) {
 }
 
 static bool operands_fit(const KArgs *args) {
-    for (int k = 0; k < OP_IN + OP_OUT; k++) {
-        const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
-        if (v->count && (!type_fits(args, v->dtype) || (v->shape.rank == 4 && !v->channels_last))) return false;
-    }
-    return true;
+    for (int k = 0; k < OP_IN + OP_OUT; k++)
+        if (operand_at(args, k)->count && !type_fits(args, operand_at(args, k)->dtype)) return false;
+    return operands_are_rows(args);
 }
 
 /* The activation follows where y lies. In bf16 that rounds twice, unless the second result is exact. */
@@ -53,7 +51,7 @@ static bool attr_fits(const ConvAttr *c) {
 }
 
 static bool op_fits(const KArgs *args) {
-    if (args->kind != OP_conv2d && args->kind != OP_conv2d_dx && args->kind != OP_conv2d_dw) return false;
+    if (!product_is_conv(args->kind)) return false;
     const int64_t *w = product_operands(args).w->shape.dim;
     return w[2] == 3 && w[3] == 3 && w[0] % PANEL == 0 && w[1] % PANEL == 0 && attr_fits(&args->attr->conv) &&
            operands_fit(args) && act_fits(args) && TILES_FIT;
@@ -332,7 +330,7 @@ int winograd_run(const KArgs *args, Err *e) {
              : plan_of(args, &c, args->workspace_bytes, &plan, &bytes)))
         return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", bytes, args->workspace_bytes);
     assert(op_fits(args));
-    int threads = c.threads < omp_get_max_threads() ? c.threads : omp_get_max_threads();
+    const int threads = threads_within(c.threads);
     if (dw) run_dw(args, &c, &split, threads);
     else run(args, &c, &plan, threads);
     return OK;

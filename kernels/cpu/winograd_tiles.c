@@ -248,7 +248,7 @@ INLINE void product_rows(const float *v, int64_t rows, int64_t r, int64_t channe
 }
 
 FUSED void tiles_product(const float *v, int64_t rows, int64_t n, int64_t channels, const float *u, float *m) {
-    assert(channels % PANEL == 0 && (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS <= rows);
+    assert(channels % PANEL == 0 && div_up(n, TILE_ROWS) * TILE_ROWS <= rows);
     for (int64_t r = 0; r < n; r += TILE_ROWS)
         for (int first = 0; first < PANEL; first += 2 * LANES) product_rows(v, rows, r, channels, u, first, m);
 }

@@ -114,16 +114,14 @@ typedef struct Line { size_t live, arena; int ops; } Line; /* in line: the most 
 static void note_line(void *arg, const char *pass, const Program *p) {
     Line *l = arg;
     if (strcmp(pass, "workspace_threads")) return; /* the last pass before overlap_copies */
-    Life *life = mem_new((size_t)p->n_bufs * sizeof *life);
-    size_t *live = mem_new((size_t)p->n_ops * sizeof *live);
+    Scratch scratch = {0};
     Program *copy = program_copy(p);
     Err e;
-    l->live = placement_live(p, 64, life, live);
+    l->live = placement_alive(p, 64, &scratch).most;
     placement_arena(copy, 64, &l->arena, &e);
     l->ops = p->n_ops;
     program_free(copy);
-    mem_free(life);
-    mem_free(live);
+    scratch_release(&scratch, NULL);
 }
 
 /* Ops that compute between the op and its wait; below 0: there is none. */
