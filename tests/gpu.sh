@@ -68,7 +68,10 @@ lacking_path() {
 skipped() { echo "$@"; exit 77; }
 need() { command -v "$1" >/dev/null || skipped "no $1 here"; }
 
-part_devices() { "$memtide" devices; }
+part_devices() { # the last line is that of the device in question
+    "$memtide" devices
+    "$memtide" devices | grep "^$DEVICE " | grep -v 'not available: '
+}
 
 part_plugin() {
     case $DEVICE in cuda*) ;; *) skipped "$DEVICE needs no plugin" ;; esac
