@@ -229,8 +229,14 @@ $(BUILD)/tests/cuda/t_nvtx: $(BUILD)/tests/cuda/t_nvtx.o $(BUILD)/kernels/cuda/n
 
 $(BUILD)/tests/unit/t_bench: $(BUILD)/kernels/cuda/bench.o
 
-shadow: all $(C_TESTS) $(EMULATED_PLUGIN) ## slow: own kernels at every shape, in SEEDS random orders, under the emulated GPU's shadow memory
-	$(Q)SAMPLE=0 SEEDS="$(or $(SEEDS),- 1 2)" $(RUN_TESTS) -v tests/emulate/shadow.sh
+DEVICE_TESTS = $(filter-out $(UNIT_TESTS),$(C_TESTS))
+shadow: all $(DEVICE_TESTS) $(EMULATED_PLUGIN) ## slow: own kernels at every shape, in SEEDS random orders, under the emulated GPU's shadow memory
+	$(Q)$(MAKE) --no-print-directory -k -Otarget shadow-orders
+
+# Orders run beside each other, so each has one thread for what the CPU computes.
+shadow-orders: $(addprefix shadow-order,$(or $(SEEDS),- 1 2))
+shadow-order%:
+	$(Q)SAMPLE=0 SEEDS="$*" OMP_NUM_THREADS=1 $(RUN_TESTS) -v tests/emulate/shadow.sh
 
 cuda-count: $(BUILD)/tests/emulate/t_count ## what own kernels move, against the least; with nvcc their registers, too (slow)
 	$(Q)$< | sed -n 's/^# |/|/p'
@@ -599,7 +605,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated shadow cuda-count test test-again test-threads threads-check test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check numa-check arm64-check avx512-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated shadow shadow-orders cuda-count test test-again test-threads threads-check test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check numa-check arm64-check avx512-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
