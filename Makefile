@@ -54,6 +54,7 @@ MPI_TESTS = $(if $(MPICC),$(addprefix $(BUILD)/tests/mpi/,t_comm memtide_mpi.so)
 UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 # One more than README's two processors: some tests wait for clocks and signals most of their time.
 PROVE  ?= -j3
+RUN_TESTS = BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run
 # The longest begin first, so that none of them runs alone at the end.
 LONG    = tests/cli/usage.sh $(addprefix $(BUILD)/tests/device/,t_ranks t_sequence t_kernels t_device) tests/lua/t_docs.lua \
     tests/cli/ranks.sh tests/cli/ranks_tuned.sh tests/cli/workers.sh tests/cli/screen.sh tests/cli/package.sh tests/cli/cuda.sh \
@@ -228,8 +229,14 @@ $(BUILD)/tests/cuda/t_nvtx: $(BUILD)/tests/cuda/t_nvtx.o $(BUILD)/kernels/cuda/n
 
 $(BUILD)/tests/unit/t_bench: $(BUILD)/kernels/cuda/bench.o
 
-shadow: all $(C_TESTS) $(EMULATED_PLUGIN) ## slow: own kernels at every shape, in SEEDS random orders, under the emulated GPU's shadow memory
-	$(Q)SAMPLE=0 SEEDS="$(or $(SEEDS),- 1 2)" BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/emulate/shadow.sh
+DEVICE_TESTS = $(filter-out $(UNIT_TESTS),$(C_TESTS))
+shadow: all $(DEVICE_TESTS) $(EMULATED_PLUGIN) ## slow: own kernels at every shape, in SEEDS random orders, under the emulated GPU's shadow memory
+	$(Q)$(MAKE) --no-print-directory -k -Otarget shadow-orders
+
+# Orders run beside each other, so each has one thread for what the CPU computes.
+shadow-orders: $(addprefix shadow-order,$(or $(SEEDS),- 1 2))
+shadow-order%:
+	$(Q)SAMPLE=0 SEEDS="$*" OMP_NUM_THREADS=1 $(RUN_TESTS) -v tests/emulate/shadow.sh
 
 cuda-count: $(BUILD)/tests/emulate/t_count ## what own kernels move, against the least; with nvcc their registers, too (slow)
 	$(Q)$< | sed -n 's/^# |/|/p'
@@ -239,7 +246,7 @@ cuda-count: $(BUILD)/tests/emulate/t_count ## what own kernels move, against the
 NVCC_TESTS = $(if $(NVCC),tests/cuda/archs.sh)
 
 cuda-test: $(CUDA_TESTS) ## tests of cuDNN's plans for a GPU that is not here, and of the files that keep them
-	$(Q)$(if $(CUDA_MISSING),echo "cuda-test: skipped: $(CUDA_MISSING)",PLANS=all prove --exec tests/run $(PROVE) $^ $(NVCC_TESTS))
+	$(Q)$(if $(CUDA_MISSING),echo "cuda-test: skipped: $(CUDA_MISSING)",PLANS=all $(RUN_TESTS) $(PROVE) $^ $(NVCC_TESTS))
 
 $(BUILD)/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
@@ -309,13 +316,13 @@ $(FAULTS): tests/faults.c
 
 test: all $(if $(NVCC),$(CUDA_OBJ)) $(C_TESTS) $(CUDA_TESTS) $(MPI_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every test (TAP, by prove)
 	$(Q)$(if $(CUDA_MISSING),echo "tests/cuda: skipped: $(CUDA_MISSING)")
-	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(TESTS) $(CUDA_TESTS) $(NVCC_TESTS)
+	$(Q)OMP_NUM_THREADS=1 $(RUN_TESTS) $(PROVE) $(TESTS) $(CUDA_TESTS) $(NVCC_TESTS)
 	$(Q)$(MAKE) --no-print-directory -Otarget test-again
 
 # some of them again, beside each other: with threads, and with fewer instructions
 test-again: test-threads test-avx512 test-avx2
 test-threads: $(THREADED)
-	$(Q)MEMTIDE_CUDA=none prove --exec tests/run $(THREADED)
+	$(Q)MEMTIDE_CUDA=none $(RUN_TESTS) $(THREADED)
 test-avx512: $(addprefix $(BUILD)/tests/device/,t_onednn t_pages t_threads)
 	$(Q)PROVE=$(PROVE) sh tests/isa.sh "$^" AVX512_CORE
 test-avx2: $(addprefix $(BUILD)/tests/device/,t_kernels t_threads)
@@ -329,7 +336,7 @@ test-isa: $(ISA_TESTS) ## the CPU's kernels under every instruction set that the
 	    AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 AVX512_CORE_AMX
 
 threads-check: $(BUILD)/tests/device/t_threads ## slow: every network in every precision and OPS (400) random ops have the same bits with 1 to 16 threads
-	$(Q)OPS=$(or $(OPS),400) NETS=all prove --exec tests/run $^
+	$(Q)OPS=$(or $(OPS),400) NETS=all $(RUN_TESTS) $^
 
 run: all ## the article's techniques on this machine in a minute: predicted, then one quick visit of each
 	@echo; echo "Predicted, and nothing computed: the memory of a step with each technique"
@@ -377,7 +384,7 @@ asan-unit: ## the unit tests alone under both sanitizers
 	ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) unit $(SANITIZED)
 
 unit: $(UNIT_TESTS) ## the unit tests
-	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) prove --exec tests/run $(PROVE) $(UNIT_TESTS)
+	$(Q)OMP_NUM_THREADS=1 $(RUN_TESTS) $(PROVE) $(UNIT_TESTS)
 
 # libFuzzer's targets: the core and the bindings are compiled again, by clang. The kernels read no files and do not
 # compile with clang, so gcc's objects are used. clang's OpenMP has another library than gcc's, and the readers need no
@@ -409,16 +416,15 @@ gpu-pack: all $(C_TESTS) $(CUDA_TESTS) ## BUILD/carry: everything for gpu-check 
 	$(Q)BUILD=$(BUILD) sh tests/gpu.sh --pack $(BUILD)/carry
 
 soak: all ## the whole chaos test: 200 cells that fail in every way, the sweep killed 20 times
-	$(Q)CELLS=20 KILLS=20 MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/cli/chaos.sh
+	$(Q)CELLS=20 KILLS=20 $(RUN_TESTS) -v tests/cli/chaos.sh
 
 soak-long: all $(FAULTS) ## a sweep of CELLS (5000) with kills, stops and a full disk for MINUTES (60)
-	$(Q)CELLS=$(or $(CELLS),5000) MINUTES=$(or $(MINUTES),60) BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide \
-	    prove --exec tests/run -v tests/cli/soak.sh
+	$(Q)CELLS=$(or $(CELLS),5000) MINUTES=$(or $(MINUTES),60) $(RUN_TESTS) -v tests/cli/soak.sh
 
 overhead: all ## what a sweep costs beside its cells' work: time, 10,000 predictions, memory; busy neighbours; snapshots
-	$(Q)OMP_NUM_THREADS=1 MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/bench/overhead.lua
-	$(Q)MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/bench/waiting.sh
-	$(Q)MEMTIDE=$(BUILD)/memtide prove --exec tests/run -v tests/bench/snapshot.lua
+	$(Q)OMP_NUM_THREADS=1 $(RUN_TESTS) -v tests/bench/overhead.lua
+	$(Q)$(RUN_TESTS) -v tests/bench/waiting.sh
+	$(Q)$(RUN_TESTS) -v tests/bench/snapshot.lua
 
 minimal-check: ## README's two commands in a minimal Debian 12, and how long they take (as root, with debootstrap; TESTS=1: the tests, too)
 	$(Q)sh tests/minimal.sh
@@ -433,7 +439,7 @@ avx512-check: ## tests of the CPU's kernels on a processor with AVX-512 that Boc
 	$(Q)BUILD=$(BUILD) sh tests/avx512.sh
 
 slurm-check: all ## memtide slurm with a real Slurm (apt-get install slurm-wlm, as root)
-	$(Q)SLURM=need MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) tests/cli/slurm.sh
+	$(Q)SLURM=need $(RUN_TESTS) $(PROVE) tests/cli/slurm.sh
 
 PYTHON ?= /usr/bin/python3
 bench: all $(BUILD)/tests/bench/floor ## this machine's floor, and steps of known networks against PyTorch (in PYTHON)
@@ -490,10 +496,10 @@ peer-eager: $(BUILD)/memtide ## slow: framework = "pytorch" beside what eager Py
 	else echo "peer-eager: SKIPPED: $(PYTHON) has no torch"; fi
 
 fit-check: $(BUILD)/memtide ## slow: memtide fit's answers for the article's network run in FIT bytes (8GiB), none larger
-	$(Q)FIT=$(or $(FIT),8GiB) prove --exec tests/run $(PROVE) tests/lua/t_fit_runs.lua
+	$(Q)FIT=$(or $(FIT),8GiB) $(RUN_TESTS) -v tests/lua/t_fit_runs.lua
 
 train-check: $(BUILD)/memtide ## slow: networks learn their data completely
-	$(Q)TRAIN=full prove --exec tests/run $(PROVE) tests/lua/t_train.lua
+	$(Q)TRAIN=full $(RUN_TESTS) $(PROVE) tests/lua/t_train.lua
 
 # SSE41: oneDNN's kernels for wider registers read a few bytes past the end of its own buffers
 VALGRIND = valgrind -q --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite --error-exitcode=9
@@ -510,9 +516,9 @@ coverage: ## the lines of core/ that unit tests and Lua tests reach, at least 95
 
 coverage-run: all $(COVER_UNIT) $(BUILD)/tests/unit/t_golden
 	$(Q)find $(BUILD)/core -name '*.gcda' -delete
-	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) $(COVER_UNIT)
+	$(Q)OMP_NUM_THREADS=1 $(RUN_TESTS) $(PROVE) $(COVER_UNIT)
 	$(Q)echo "by unit tests:" && lua5.4 tests/coverage.lua $(BUILD) 0
-	$(Q)OMP_NUM_THREADS=1 BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run $(PROVE) \
+	$(Q)OMP_NUM_THREADS=1 $(RUN_TESTS) $(PROVE) \
 	    $(BUILD)/tests/unit/t_golden $(COVER_LUA); failed=$$?; \
 	    echo "by unit and Lua tests:"; lua5.4 tests/coverage.lua $(BUILD) 95 && exit $$failed
 
@@ -599,7 +605,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated shadow cuda-count test test-again test-threads threads-check test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check numa-check arm64-check avx512-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated shadow shadow-orders cuda-count test test-again test-threads threads-check test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check numa-check arm64-check avx512-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)

@@ -66,12 +66,16 @@ lacking_path() {
 # ---- parts: status 0 passed, 77 skipped, anything else failed; the last line says why
 
 skipped() { echo "$@"; exit 77; }
+of_gpus() { case $DEVICE in cuda*) ;; *) skipped "of GPUs only" ;; esac; }
 need() { command -v "$1" >/dev/null || skipped "no $1 here"; }
 
-part_devices() { "$memtide" devices; }
+part_devices() { # the last line is that of the device in question
+    "$memtide" devices
+    "$memtide" devices | grep "^$DEVICE " | grep -v 'not available: '
+}
 
 part_plugin() {
-    case $DEVICE in cuda*) ;; *) skipped "$DEVICE needs no plugin" ;; esac
+    of_gpus
     [ -f "$MEMTIDE_CUDA" ] || { echo "no $MEMTIDE_CUDA"; return 1; }
     ldd "$MEMTIDE_CUDA" | grep -e dnn -e blas -e 'not found'
     ! ldd "$MEMTIDE_CUDA" | grep -q 'not found'
@@ -101,6 +105,7 @@ part_ranks() { # processes of one test, each with a GPU of its own
 }
 
 sanitize() { # some networks are enough: all kinds of kernels, in every precision
+    of_gpus
     need compute-sanitizer
     for network in mixed rows "two sequences"; do
         compute-sanitizer --tool "$1" --error-exitcode 9 "$BUILD/tests/device/t_device" "$DEVICE" "$network" \
@@ -138,6 +143,7 @@ plans() {
 
 # The real device's description, and whether planning with it, and with the one in the sources, gives the same bytes.
 part_describe() {
+    of_gpus
     "$memtide" devices --describe "$DEVICE" >"$work/device.json" || return
     install -D -m 644 "$work/device.json" "$BUILD/devices/captured.json" || return
     plans "$DEVICE" >"$work/plans.txt"
@@ -164,6 +170,7 @@ part_gap() {
 }
 
 part_tune() {
+    of_gpus
     for model in $MODELS; do
         "$memtide" tune $peers.lua --device "$DEVICE" --case "$model" --set precision="$PRECISIONS" || return
     done

@@ -1,6 +1,7 @@
 -- Test Anything Protocol for Lua tests: checks, then `tap.done()`.
 local tap = {}
 local count, failed = 0, 0
+io.stdout:setvbuf "line" -- a test that is stopped, or crashes, has told how far it came
 
 function tap.ok(good, what)
   count = count + 1

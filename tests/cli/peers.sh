@@ -17,8 +17,14 @@ is $? 1 "a part that fails"
 has "$(cat gpu.txt)" "plugin     SKIP" "does not stop the others, and a line tells of each"
 has "$(cat summary.txt)" "nonsense   FAIL" "in the summary, too"
 has "$(tar -tzf results.tgz)" "./summary.txt" "and all results are in one file"
-OUT='' DEVICE=cpu PARTS=plugin gpu
-is $? 0 "none that fails"
+OUT='' DEVICE=cpu PARTS=devices gpu
+is "$? $(grep -c '^devices    PASS .* s  cpu ' gpu.txt)" "0 1" "none that fails, and what device it is"
+for part in plugin memcheck describe tune; do
+    DEVICE=cpu gpu --part $part
+    is "$? $(cat gpu.txt)" "77 of GPUs only" "$part: none on the CPU"
+done
+DEVICE=cuda:99 gpu --part devices
+is $? 1 "a device that is not listed"
 if [ -x "$ROOT/${BUILD:-build}/tests/cuda/t_linear" ] && [ -e "$ROOT/${BUILD:-build}/memtide_cuda.so" ]; then
     gpu --pack "$WORK/carry"
     is $? 0 "what it runs in one folder"
