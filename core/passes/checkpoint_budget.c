@@ -20,13 +20,15 @@
 #include "checkpoint.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { WHOLE, LIGHT, WAYS }; /* of storing a unit: all of it, or without what light ops make of the rest, see chain_lighten */
-enum { LABELS = 64, CHOICES = 64, PARTS = 8, CANDIDATES = 3 * CHOICES + PARTS };
+/* What becomes of a unit: all of it is stored, or without what light ops make of the rest (see chain_lighten); or it is dropped, with others. */
+typedef enum Way { WHOLE, LIGHT, DROPPED } Way;
+enum { LABELS = 512, CANDIDATES = LABELS + CHECKPOINT_SELECTIVE };
 enum { DOUBT = 32 /* an estimate may be so much of itself too high */ };
 /* The estimate looks at all runs between two cuts. If there are more than MOST_CUTS, it looks at so many of them. */
-enum { MOST_CUTS = 128 };
+enum { MOST_CUTS = 256 };
 
 /* A run of units that is dropped, or a unit that is stored. */
 typedef struct Step {
@@ -34,30 +36,35 @@ typedef struct Step {
     double seconds;       /* of recomputation */
 } Step;
 
-/* A way to store and drop the units up to a cut. */
+/* A way to store and drop the units after a cut. */
 typedef struct Label {
-    size_t kept, peak; /* bytes that stay stored; the most bytes alive, see above */
-    double seconds;
-    int cut, slot; /* the label that it extends: at that cut, item[slot] */
-    bool dropped;  /* whether the run from there is dropped or stored */
+    size_t peak;    /* the most bytes alive, without what is stored of the units before the cut */
+    double seconds; /* of recomputation */
+    int to, slot;   /* after a step to that cut it goes on with item[slot] there */
+    Way way;        /* of that step */
 } Label;
-/* The best labels of a cut: `kept` rises, `seconds` falls. */
+/* The best labels of a cut: `peak` rises, `seconds` falls. */
 typedef struct Front { Label item[LABELS]; int n; } Front;
+
+typedef struct Candidate {
+    const Label *label;    /* of the first cut; NULL: the choice of a mode */
+    Checkpoint mode;
+    size_t peak, arena;    /* the estimate, or 0 if there is none; placed, or 0 if it is not yet */
+    double seconds;
+} Candidate;
 
 typedef struct Solver {
     const Chain *whole; /* with all cuts: for the other modes' choices */
     const Chain *c;     /* the same with the cuts that the estimate looks at */
     int n;            /* the last cut: the end of the forward pass */
     Step *step;       /* [from * (n + 1) + to], from < to: the run between these cuts when it is dropped */
-    Step *store[WAYS]; /* by unit, when it is stored */
+    Step *store[DROPPED]; /* by unit, when it is stored */
     size_t *input;    /* by cut: bytes of what crosses it, if a LIGHT unit before it does not keep that: a dropped run after it does */
-    size_t least;     /* bytes that no choice can avoid */
-    Front *front;     /* by cut */
-    int *segment;     /* CANDIDATES choices, each [forward_end] */
+    Front *front;     /* two for each cut, see front_at */
+    Candidate *item;
+    int count;
+    int *segment;     /* the choice of one candidate */
     int *depth;       /* by buffer: scratch of chain_lighten */
-    double *seconds;  /* by candidate */
-    size_t *peak;     /* by candidate: the estimate, or 0 if there is none */
-    int count;        /* candidates so far */
     bool *lost, *need, *again; /* see chain_again */
 } Solver;
 
@@ -304,14 +311,11 @@ static void find_places(const Solver *s, Profile *f) {
     f->place[i] = f->p->forward_end;
 }
 
-/* Makes ops run again by themselves, of units up to a cut that the choice stores. */
-static void lighten(const Solver *s, int cut, int *segment) { chain_lighten(s->c, USUAL, s->c->cut[cut].at, op_is_light, segment, s->depth); }
-
-/* Fills s->store of that way; of WHOLE s->step and s->least, too, of LIGHT s->input. */
-static int estimate(Solver *s, int way, int *segment, Compile *under) {
+/* Fills s->store of that way; of WHOLE s->step, too, of LIGHT s->input. */
+static int estimate(Solver *s, Way way, int *segment, Compile *under) {
     Program *p;
-    chain_store(s->c, segment);
-    if (way == LIGHT) lighten(s, s->n, segment);
+    chain_store(s->c, way == LIGHT ? LIGHTEN : STORED, segment);
+    chain_lighten(s->c, USUAL, op_is_light, segment, s->depth);
     int code = whatif(s->c->p, chain_apply, &(ChainChoice){s->c, segment, NULL}, under, &p, NULL);
     if (code) return code;
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
@@ -343,7 +347,6 @@ static int estimate(Solver *s, int way, int *segment, Compile *under) {
         for (int cut = 1; cut < s->n; cut++)
             if (way == LIGHT && s->c->saved[s->c->cut[cut].root] && !f.unit[f.cut[cut]]) s->input[cut] = f.life[f.cut[cut]].bytes;
         for (int to = 1; to < s->n && way == WHOLE; to++) fill_steps(s, &f, to);
-        for (size_t t = 0; t < ops && way == WHOLE; t++) s->least = max_size(s->least, f.other[t]);
     }
     program_free(p);
     scratch_release(m, before);
@@ -352,36 +355,35 @@ static int estimate(Solver *s, int way, int *segment, Compile *under) {
 
 /* ---- the dynamic program */
 
-/* Makes room in a full front: of labels that keep about the same number of bytes and are about as quick, one stays. The
- * first, which keeps the least, and the last, which is the quickest, always stay. */
+/* The labels at a cut: of all ways to store and drop what follows it. light: the unit before the cut is LIGHT. */
+static Front *front_at(const Solver *s, int cut, bool light) { return &s->front[2 * cut + (light && s->input[cut])]; }
+
+/* Makes room in a full front: of labels that need about the same number of bytes and are about as quick, one stays. The
+ * first, which needs the least, and the last, which is the quickest, always stay. */
 static void thin_out(Front *f) {
     const int steps = LABELS / 4;
     const Label *first = &f->item[0], *last = &f->item[f->n - 1];
-    const size_t gap = (last->kept - first->kept) / steps + 1;
+    const size_t gap = (last->peak - first->peak) / steps + 1;
     const double pause = (first->seconds - last->seconds) / steps;
     int n = 1;
     for (int i = 1; i < f->n; i++) {
         const Label *before = &f->item[n - 1], *l = &f->item[i];
-        if (i == f->n - 1 || l->kept - before->kept >= gap || before->seconds - l->seconds >= pause) f->item[n++] = *l;
+        if (i == f->n - 1 || l->peak - before->peak >= gap || before->seconds - l->seconds >= pause) f->item[n++] = *l;
     }
     f->n = n;
 }
 
-/* Adds a label unless another keeps no more and is no slower; takes out those that it makes useless in the same way. */
+/* Adds a label unless another needs no more and is no slower; takes out those that it makes useless in the same way. */
 static void add_label(Front *f, const Label *l) {
     int at = 0, end = f->n;
     assert(f->n < LABELS);
-    while (at < end) { /* to the first label that keeps more */
+    while (at < end) { /* to the first label that needs more */
         int middle = (at + end) / 2;
-        if (f->item[middle].kept <= l->kept) at = middle + 1;
+        if (f->item[middle].peak <= l->peak) at = middle + 1;
         else end = middle;
     }
-    if (at > 0 && f->item[at - 1].seconds <= l->seconds) {
-        Label *best = &f->item[at - 1];
-        if (best->kept == l->kept && best->seconds == l->seconds && l->peak < best->peak) *best = *l;
-        return;
-    }
-    if (at > 0 && f->item[at - 1].kept == l->kept) at--;
+    if (at > 0 && f->item[at - 1].seconds <= l->seconds) return;
+    if (at > 0 && f->item[at - 1].peak == l->peak) at--;
     for (end = at; end < f->n && f->item[end].seconds >= l->seconds;) end++;
     memmove(&f->item[at + 1], &f->item[end], (size_t)(f->n - end) * sizeof *f->item);
     f->item[at] = *l;
@@ -389,145 +391,121 @@ static void add_label(Front *f, const Label *l) {
     if (f->n == LABELS) thin_out(f);
 }
 
-/* Extends the labels at cut `from` by the run up to cut `to`, dropped or (a single unit) stored. */
-static void extend(const Solver *s, int way, int from, int to, bool dropped, size_t bound) {
-    assert(dropped || to == from + 1);
-    const Step *step = dropped ? step_at(s, from, to) : &s->store[way][to];
-    for (int i = 0; i < s->front[from].n; i++) {
-        const Label *l = &s->front[from].item[i];
-        if (l->kept + step->working > bound) return; /* the next labels keep more */
-        const size_t input = dropped && way == LIGHT && !l->dropped ? s->input[from] : 0, peak = l->kept + input + step->working;
-        if (peak <= bound) add_label(&s->front[to], &(Label){l->kept + input + step->kept, max_size(l->peak, peak), l->seconds + step->seconds, from, i, dropped});
+/* Puts a step before the labels at cut `to`. */
+static void extend(const Solver *s, int from, int to, Way way) {
+    assert(way == DROPPED || to == from + 1);
+    const Step *step = way == DROPPED ? step_at(s, from, to) : &s->store[way][to];
+    const Front *after = front_at(s, to, way == LIGHT);
+    for (int light = 0; light < 2 && (!light || s->input[from]); light++) {
+        const size_t input = light ? s->input[from] : 0, working = step->working + (way == LIGHT ? 0 : input),
+                     kept = step->kept + (way == DROPPED ? input : 0);
+        for (int i = 0; i < after->n; i++) {
+            const Label *l = &after->item[i];
+            add_label(front_at(s, from, light), &(Label){max_size(working, kept + l->peak), l->seconds + step->seconds, to, i, way});
+        }
     }
 }
 
-/* The quickest choice whose estimated peak is within the bound, or NULL. */
-static const Label *quickest(const Solver *s, int way, size_t bound) {
-    s->front[0].n = 1;
-    s->front[0].item[0] = (Label){0};
-    for (int to = 1; to <= s->n; to++) {
-        s->front[to].n = 0;
-        extend(s, way, to - 1, to, false, bound);
-        for (int from = to - 1; from >= 0 && to < s->n; from--) extend(s, way, from, to, true, bound);
+/* Fills the front of each cut, from the last one to the first. */
+static void find_fronts(const Solver *s) {
+    s->front[2 * s->n] = (Front){.n = 1};
+    s->input[s->n] = 0;
+    for (int from = s->n - 1; from >= 0; from--) {
+        for (Way way = WHOLE; way < DROPPED; way++) extend(s, from, from + 1, way);
+        for (int to = from + 1; to < s->n; to++) extend(s, from, to, DROPPED);
     }
-    const Front *end = &s->front[s->n];
-    return end->n ? &end->item[end->n - 1] : NULL;
 }
 
-/* The choice that a label of the last cut stands for. */
-static void trace(const Solver *s, int way, const Label *end, int *segment) {
-    chain_store(s->c, segment);
-    for (int to = s->n; to > 0;) {
-        for (int i = s->c->cut[end->cut].at; end->dropped && i < s->c->cut[to].at; i++) segment[i] = to;
-        to = end->cut;
-        end = &s->front[to].item[end->slot];
-    }
-    if (way == LIGHT) lighten(s, s->n, segment);
+/* The choice that a label of the first cut stands for. */
+static void trace(const Solver *s, const Label *l, int *segment) {
+    chain_store(s->c, STORED, segment);
+    for (int from = 0; from < s->n; from = l->to, l = &front_at(s, l->to, l->way == LIGHT)->item[l->slot])
+        for (int i = s->c->cut[from].at; i < s->c->cut[l->to].at; i++) {
+            if (l->way == DROPPED) segment[i] = l->to;
+            else if (l->way == LIGHT && segment[i] == STORED) segment[i] = LIGHTEN;
+        }
+    chain_lighten(s->c, USUAL, op_is_light, segment, s->depth);
 }
 
 /* ---- candidates and their judgement */
 
-static int *candidate(const Solver *s, int i) {
-    assert(i >= 0 && i < CANDIDATES);
-    return s->segment + (size_t)i * (size_t)s->c->p->forward_end;
+/* What a candidate stands for, made in s->segment. */
+static int *candidate(const Solver *s, const Candidate *c) {
+    if (c->label) trace(s, c->label, s->segment);
+    else chain_choose(s->whole, c->mode, s->segment);
+    return s->segment;
 }
 
-/* Takes candidate(s->count), which the caller has filled, into the list, unless it is there already. */
-static void add_candidate(Solver *s) {
-    size_t bytes = (size_t)s->c->p->forward_end * sizeof(int);
-    for (int i = 0; i < s->count; i++)
-        if (!memcmp(candidate(s, i), candidate(s, s->count), bytes)) return;
-    s->seconds[s->count] = chain_again(s->c, candidate(s, s->count), s->lost, s->need, s->again);
-    s->count++;
+static void add_candidate(Solver *s, Candidate c) {
+    c.seconds = chain_again(s->c, candidate(s, &c), s->lost, s->need, s->again);
+    s->item[s->count++] = c;
 }
 
-/* Adds candidate `i` with its units up to a cut lightened. */
-static void add_lightened(Solver *s, int i, int cut) {
-    memcpy(candidate(s, s->count), candidate(s, i), (size_t)s->c->p->forward_end * sizeof(int));
-    lighten(s, cut, candidate(s, s->count));
-    s->peak[s->count] = 0;
-    add_candidate(s);
+static int quicker(const void *left, const void *right) {
+    const Candidate *a = left, *b = right;
+    if (a->seconds != b->seconds) return a->seconds < b->seconds ? -1 : 1;
+    return a->peak != b->peak ? (a->peak < b->peak ? -1 : 1) : 0;
 }
 
-/* The bound first falls to just below each peak that was reached. After half of the tries it falls in even steps over
- * the rest of the way to s->least; a step that finds nothing is halved. */
-static void follow_front(Solver *s, int way) {
-    size_t peak = SIZE_MAX, step = 0;
-    for (int tries = 1; tries < CHOICES - CHECKPOINT_BUDGET && peak > step; tries++) {
-        if (tries == CHOICES / 2 && peak > s->least) step = (peak - s->least) / (CHOICES / 2) + 1;
-        const Label *l = quickest(s, way, peak - step);
-        if (l) {
-            peak = l->peak;
-            trace(s, way, l, candidate(s, s->count));
-            s->peak[s->count] = peak;
-            add_candidate(s);
-            if (!step) step = 1;
-        } else if (!(step /= 2)) {
-            return;
-        }
-    }
+static int smaller(const void *left, const void *right) {
+    const Candidate *a = left, *b = right;
+    return a->peak != b->peak ? (a->peak < b->peak ? -1 : 1) : quicker(left, right);
 }
 
 static void find_candidates(Solver *s) {
-    for (int mode = CHECKPOINT_NONE; mode < CHECKPOINT_SELECTIVE; mode++) {
-        chain_choose(s->whole, (Checkpoint)mode, candidate(s, s->count));
-        add_candidate(s);
-    }
-    follow_front(s, WHOLE);
-    for (int i = 0, n = s->count; i < n; i++) add_lightened(s, i, s->n);
-    for (int part = 1; part < PARTS; part++) add_lightened(s, 0, s->n * part / PARTS);
-    follow_front(s, LIGHT);
+    find_fronts(s);
+    for (int mode = CHECKPOINT_NONE; mode < CHECKPOINT_SELECTIVE; mode++) add_candidate(s, (Candidate){.mode = (Checkpoint)mode});
+    const Front *f = front_at(s, 0, false);
+    for (int i = 0; i < f->n; i++) add_candidate(s, (Candidate){.label = &f->item[i], .peak = f->item[i].peak});
 }
 
-/* The quickest candidate that was not looked at before and for which no more than `most` bytes, with some doubt, are estimated, or -1. */
-static int take_quickest(const Solver *s, bool *seen, size_t most) {
-    int best = -1;
-    for (int i = 0; i < s->count; i++)
-        if (!seen[i] && s->peak[i] - s->peak[i] / DOUBT <= most && (best < 0 || s->seconds[i] < s->seconds[best])) best = i;
-    if (best >= 0) seen[best] = true;
-    return best;
-}
+/* May the candidate's arena be no more than that? */
+static bool may_fit(const Candidate *c, size_t bytes) { return c->peak - c->peak / DOUBT <= bytes; }
 
-/* Of equally quick candidates that fit, the one with the smallest arena is the best. Where none fits that should, the others have
- * their turn: an estimate may be too high. */
+static int try_candidate(const Solver *s, Compile *under, Candidate *c) { return c->arena ? OK : chain_arena(s->c, candidate(s, c), under, &c->arena); }
+
+/* The first candidate that fits, in order of time; of equally quick ones, the one with the smallest arena. Where none fits that should, the
+ * one with the least arena. */
 static int judge(const Solver *s, Compile *under, int *best) {
     const size_t budget = under->settings->budget;
-    bool seen[CANDIDATES] = {false};
-    size_t arena = 0, least = SIZE_MAX, best_arena = 0;
     *best = -1;
-    for (int all = 0; all < 2 && *best < 0; all++)
-        for (int i; (i = take_quickest(s, seen, all ? SIZE_MAX : budget)) >= 0;) {
-            if (*best >= 0 && s->seconds[i] > s->seconds[*best]) break;
-            int code = chain_arena(s->c, candidate(s, i), under, &arena);
-            if (code) return code;
-            if (arena < least) least = arena;
-            if (arena > budget || (*best >= 0 && arena >= best_arena)) continue;
-            *best = i;
-            best_arena = arena;
-        }
+    qsort(s->item, (size_t)s->count, sizeof *s->item, quicker);
+    for (int i = 0; i < s->count && (*best < 0 || s->item[i].seconds <= s->item[*best].seconds); i++) {
+        Candidate *c = &s->item[i];
+        if (!may_fit(c, budget)) continue;
+        int code = try_candidate(s, under, c);
+        if (code) return code;
+        if (c->arena <= budget && (*best < 0 || c->arena < s->item[*best].arena)) *best = i;
+    }
     if (*best >= 0) return OK;
+    qsort(s->item, (size_t)s->count, sizeof *s->item, smaller);
+    for (int i = 0; i < s->count && (*best < 0 || may_fit(&s->item[i], s->item[*best].arena)); i++) {
+        int code = try_candidate(s, under, &s->item[i]);
+        if (code) return code;
+        if (*best < 0 || s->item[i].arena < s->item[*best].arena) *best = i;
+    }
+    if (s->item[*best].arena <= budget) return OK;
     return err_set(under->e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: the least that recomputation "
-                   "reaches is %zu bytes", budget, least);
+                   "reaches is %zu bytes", budget, s->item[*best].arena);
 }
 
 static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment, size_t *estimated) {
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
     Scratch *m = &under->scratch;
-    Solver s = {whole, c, c->n_cuts - 1, scratch_new(m, cuts * cuts, sizeof(Step)),
-                {scratch_new(m, cuts, sizeof(Step)), scratch_new(m, cuts, sizeof(Step))}, scratch_new(m, cuts, sizeof(size_t)), 0,
-                scratch_new(m, cuts, sizeof(Front)), scratch_new(m, CANDIDATES * ops, sizeof(int)),
-                scratch_new(m, bufs, sizeof(int)), scratch_new(m, CANDIDATES, sizeof(double)), scratch_new(m, CANDIDATES, sizeof(size_t)), 0,
-                scratch_new(m, bufs, sizeof(bool)), scratch_new(m, bufs, sizeof(bool)),
-                scratch_new(m, ops, sizeof(bool))};
+    Solver s = {.whole = whole, .c = c, .n = c->n_cuts - 1, .step = scratch_new(m, cuts * cuts, sizeof(Step)),
+                .store = {scratch_new(m, cuts, sizeof(Step)), scratch_new(m, cuts, sizeof(Step))}, .input = scratch_new(m, cuts, sizeof(size_t)),
+                .front = scratch_new(m, 2 * cuts, sizeof(Front)), .item = scratch_new(m, CANDIDATES, sizeof(Candidate)), .segment = segment,
+                .depth = scratch_new(m, bufs, sizeof(int)), .lost = scratch_new(m, bufs, sizeof(bool)),
+                .need = scratch_new(m, bufs, sizeof(bool)), .again = scratch_new(m, ops, sizeof(bool))};
     if (m->failed) return OK;
     int best, code = OK;
-    for (int way = 0; way < WAYS && !code; way++) code = estimate(&s, way, segment, under);
+    for (Way way = WHOLE; way < DROPPED && !code; way++) code = estimate(&s, way, segment, under);
     if (code || m->failed) return code;
     find_candidates(&s);
     code = judge(&s, under, &best);
     if (code) return code;
-    memcpy(segment, candidate(&s, best), ops * sizeof *segment);
-    if (estimated) *estimated = s.peak[best];
+    candidate(&s, &s.item[best]);
+    if (estimated) *estimated = s.item[best].peak;
     return OK;
 }
 
