@@ -64,6 +64,7 @@ typedef struct Solver {
     Candidate *item;
     int count;
     int *segment;     /* the choice of one candidate */
+    bool *light;      /* by forward op: light ops make it again where a unit is LIGHT */
     int *depth;       /* by buffer: scratch of chain_lighten */
     bool *lost, *need, *again; /* see chain_again */
 } Solver;
@@ -316,6 +317,7 @@ static int estimate(Solver *s, Way way, int *segment, Compile *under) {
     Program *p;
     chain_store(s->c, way == LIGHT ? LIGHTEN : STORED, segment);
     chain_lighten(s->c, USUAL, op_is_light, segment, s->depth);
+    for (int i = 0; i < s->c->p->forward_end; i++) s->light[i] = segment[i] == ALONE;
     int code = whatif(s->c->p, chain_apply, &(ChainChoice){s->c, segment, NULL}, under, &p, NULL);
     if (code) return code;
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
@@ -421,8 +423,9 @@ static void trace(const Solver *s, const Label *l, int *segment) {
     chain_store(s->c, STORED, segment);
     for (int from = 0; from < s->n; from = l->to, l = &front_at(s, l->to, l->way == LIGHT)->item[l->slot])
         for (int i = s->c->cut[from].at; i < s->c->cut[l->to].at; i++) {
+            const int out = s->c->p->ops[i].out[0];
             if (l->way == DROPPED) segment[i] = l->to;
-            else if (l->way == LIGHT && segment[i] == STORED) segment[i] = LIGHTEN;
+            else if (s->light[i] && (l->way == LIGHT || !s->c->saved[program_root(s->c->p, out)])) segment[i] = LIGHTEN;
         }
     chain_lighten(s->c, USUAL, op_is_light, segment, s->depth);
 }
@@ -494,7 +497,7 @@ static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment,
     Scratch *m = &under->scratch;
     Solver s = {.whole = whole, .c = c, .n = c->n_cuts - 1, .step = scratch_new(m, cuts * cuts, sizeof(Step)),
                 .store = {scratch_new(m, cuts, sizeof(Step)), scratch_new(m, cuts, sizeof(Step))}, .input = scratch_new(m, cuts, sizeof(size_t)),
-                .front = scratch_new(m, 2 * cuts, sizeof(Front)), .item = scratch_new(m, CANDIDATES, sizeof(Candidate)), .segment = segment,
+                .front = scratch_new(m, 2 * cuts, sizeof(Front)), .item = scratch_new(m, CANDIDATES, sizeof(Candidate)), .segment = segment, .light = scratch_new(m, ops, sizeof(bool)),
                 .depth = scratch_new(m, bufs, sizeof(int)), .lost = scratch_new(m, bufs, sizeof(bool)),
                 .need = scratch_new(m, bufs, sizeof(bool)), .again = scratch_new(m, ops, sizeof(bool))};
     if (m->failed) return OK;
