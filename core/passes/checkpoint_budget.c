@@ -224,8 +224,21 @@ static void work_stored(const Solver *s, Profile *f, int unit, Step *store) {
         at_least(&store->working, f->other[t] + *at_cut(s, f->stored, t, unit - 1));
     for (int t = f->last[unit] + 1; t <= f->last[unit - 1]; t++)
         at_least_without(&store->working, f->other[t] + *at_cut(s, f->stored, t, unit - 1), gone_at(f, unit - 1, t));
-    for (int i = s->c->cut[unit - 1].at; i < s->c->cut[unit].at; i++)
-        if (s->again[i]) store->seconds += op_seconds(&s->c->p->ops[i]);
+}
+
+/* Seconds of second runs of single ops, for the unit whose backward pass needs them: what it does not read itself is made for another op's
+ * second run. */
+static void time_stored(const Solver *s, Step *store) {
+    const Program *p = s->c->p;
+    int *user = s->depth; /* by root: the unit for which it is made again */
+    for (int i = p->forward_end - 1, unit = s->n; i >= 0; i--) {
+        const Op *op = &p->ops[i];
+        while (s->c->cut[unit - 1].at > i) unit--;
+        if (!s->again[i]) continue;
+        const int root = program_root(p, op->out[0]), of = s->c->saved[root] ? unit : user[root];
+        EACH_IN(op, k) user[program_root(p, op->in[k])] = of;
+        store[of].seconds += op_seconds(op);
+    }
 }
 
 /* The first backward op that reads what is lost when the run (from, to] is dropped. */
@@ -346,6 +359,7 @@ static int estimate(Solver *s, Way way, int *segment, Compile *under) {
         for (size_t b = 0; b < bufs; b++)
             if (f.unit[b]) s->store[way][f.unit[b]].kept += f.life[b].bytes;
         for (int unit = 1; unit <= s->n; unit++) work_stored(s, &f, unit, &s->store[way][unit]);
+        time_stored(s, s->store[way]);
         for (int cut = 1; cut < s->n; cut++)
             if (way == LIGHT && s->c->saved[s->c->cut[cut].root] && !f.unit[f.cut[cut]]) s->input[cut] = f.life[f.cut[cut]].bytes;
         for (int to = 1; to < s->n && way == WHOLE; to++) fill_steps(s, &f, to);
@@ -357,8 +371,16 @@ static int estimate(Solver *s, Way way, int *segment, Compile *under) {
 
 /* ---- the dynamic program */
 
-/* The labels at a cut: of all ways to store and drop what follows it. light: the unit before the cut is LIGHT. */
-static Front *front_at(const Solver *s, int cut, bool light) { return &s->front[2 * cut + (light && s->input[cut])]; }
+/* On which way of the unit before it do the labels of a cut depend? A LIGHT one may not keep what crosses the cut; and of a run that was
+ * dropped nothing is there to make anything of but what the backward pass keeps. WHOLE: on none. */
+static Way depends(const Solver *s, int cut) {
+    const int root = s->c->cut[cut].root;
+    if (root == NO_BUF) return WHOLE;
+    return !s->c->saved[root] ? DROPPED : s->input[cut] ? LIGHT : WHOLE;
+}
+
+/* The labels at a cut: of all ways to store and drop what follows it, if the unit before it is stored or dropped that way. */
+static Front *front_at(const Solver *s, int cut, Way before) { return &s->front[2 * cut + (before != WHOLE && before == depends(s, cut))]; }
 
 /* Makes room in a full front: of labels that need about the same number of bytes and are about as quick, one stays. The
  * first, which needs the least, and the last, which is the quickest, always stay. */
@@ -397,13 +419,16 @@ static void add_label(Front *f, const Label *l) {
 static void extend(const Solver *s, int from, int to, Way way) {
     assert(way == DROPPED || to == from + 1);
     const Step *step = way == DROPPED ? step_at(s, from, to) : &s->store[way][to];
-    const Front *after = front_at(s, to, way == LIGHT);
-    for (int light = 0; light < 2 && (!light || s->input[from]); light++) {
-        const size_t input = light ? s->input[from] : 0, working = step->working + (way == LIGHT ? 0 : input),
-                     kept = step->kept + (way == DROPPED ? input : 0);
+    const Front *after = front_at(s, to, way);
+    const Way other = depends(s, from);
+    for (int k = 0; k < 2 && (!k || other != WHOLE); k++) {
+        const Way before = k ? other : WHOLE;
+        const size_t input = before == LIGHT ? s->input[from] : 0;
+        const size_t working = step->working + (way == LIGHT ? 0 : input), kept = step->kept + (way == DROPPED ? input : 0);
+        if (before == DROPPED && way == LIGHT) continue;
         for (int i = 0; i < after->n; i++) {
             const Label *l = &after->item[i];
-            add_label(front_at(s, from, light), &(Label){max_size(working, kept + l->peak), l->seconds + step->seconds, to, i, way});
+            add_label(front_at(s, from, before), &(Label){max_size(working, kept + l->peak), l->seconds + step->seconds, to, i, way});
         }
     }
 }
@@ -411,7 +436,6 @@ static void extend(const Solver *s, int from, int to, Way way) {
 /* Fills the front of each cut, from the last one to the first. */
 static void find_fronts(const Solver *s) {
     s->front[2 * s->n] = (Front){.n = 1};
-    s->input[s->n] = 0;
     for (int from = s->n - 1; from >= 0; from--) {
         for (Way way = WHOLE; way < DROPPED; way++) extend(s, from, from + 1, way);
         for (int to = from + 1; to < s->n; to++) extend(s, from, to, DROPPED);
@@ -421,7 +445,7 @@ static void find_fronts(const Solver *s) {
 /* The choice that a label of the first cut stands for. */
 static void trace(const Solver *s, const Label *l, int *segment) {
     chain_store(s->c, STORED, segment);
-    for (int from = 0; from < s->n; from = l->to, l = &front_at(s, l->to, l->way == LIGHT)->item[l->slot])
+    for (int from = 0; from < s->n; from = l->to, l = &front_at(s, l->to, l->way)->item[l->slot])
         for (int i = s->c->cut[from].at; i < s->c->cut[l->to].at; i++) {
             const int out = s->c->p->ops[i].out[0];
             if (l->way == DROPPED) segment[i] = l->to;
@@ -458,7 +482,7 @@ static int smaller(const void *left, const void *right) {
 static void find_candidates(Solver *s) {
     find_fronts(s);
     for (int mode = CHECKPOINT_NONE; mode < CHECKPOINT_SELECTIVE; mode++) add_candidate(s, (Candidate){.mode = (Checkpoint)mode});
-    const Front *f = front_at(s, 0, false);
+    const Front *f = front_at(s, 0, WHOLE);
     for (int i = 0; i < f->n; i++) add_candidate(s, (Candidate){.label = &f->item[i], .peak = f->item[i].peak});
 }
 
