@@ -89,7 +89,8 @@ typedef struct Profile {
     size_t *across;   /* by op: of these, bytes that are alive at the op before it, too */
     size_t *stored;   /* by op and cut: bytes alive at it from units after the cut, when all is stored */
     size_t *passing;  /* by op and cut: the same without what only the backward pass reads */
-    size_t *own;      /* by op and cut: of `other`, bytes that forward ops alone read, all of them after the cut */
+    bool *alive;      /* by root, and own, by forward op: see find_own */
+    size_t *own;
     int *last;        /* by cut: the last op that uses what a unit after the cut writes */
     int *update;      /* by root: the first op that updates it, a weight, or the number of ops */
     size_t *gradient; /* by root: bytes that are free after its updates: the weight's gradient */
@@ -153,7 +154,7 @@ static void sum_up(const Profile *f, size_t *table, size_t columns) {
 
 static int earlier(int a, int b) { return a < b ? a : b; }
 
-/* Fills f->other, f->across, f->stored, f->passing and f->own. */
+/* Fills f->other, f->across, f->stored and f->passing. */
 static void find_alive(const Solver *s, Profile *f) {
     const size_t cuts = (size_t)s->n + 1;
     for (int b = 0; b < f->p->n_bufs; b++) {
@@ -167,13 +168,11 @@ static void find_alive(const Solver *s, Profile *f) {
         }
         add_bytes(f, f->other, 1, l->first, l->last, l->bytes);
         add_bytes(f, f->across, 1, l->first + 1, l->last, l->bytes);
-        if (l->last < f->p->forward_end) add_bytes(f, f->own + f->within[f->first[b]] - 1, cuts, l->first, l->last, l->bytes);
     }
     sum_up(f, f->other, 1);
     sum_up(f, f->across, 1);
     sum_up(f, f->stored, cuts);
     sum_up(f, f->passing, cuts);
-    sum_up(f, f->own, cuts);
 }
 
 /* Fills f->update and f->gradient. */
@@ -261,7 +260,7 @@ static size_t work_dropped(const Solver *s, const Profile *f, int from, int to, 
         const int t = f->place[i];
         if (!s->again[i]) continue;
         waiting += gradients_wait(f, &s->c->p->ops[i], need);
-        at_least_without(&most, waiting + *at_cut(s, f->own, t, from) + *at_cut(s, f->stored, t, from), gone_at(f, from, need));
+        at_least_without(&most, waiting + f->own[t] + *at_cut(s, f->stored, t, from), gone_at(f, from, need));
     }
     for (int t = earlier(f->last[to] + 1, need); t <= f->last[from]; t++)
         at_least_without(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : (f->life[out].last >= t ? cut : 0) + input),
@@ -287,6 +286,40 @@ static void find_again(const Solver *s, int to) {
     }
 }
 
+/* Bytes of what forward ops alone read, alive at `op` and not yet counted, are added to *bytes. */
+static void count_alive(const Profile *f, int buf, size_t *bytes) {
+    const int b = program_root(f->p, buf);
+    const Life *l = &f->life[b];
+    if (f->alive[b] || f->unit[b] || !l->used || l->host || l->persistent || l->last >= f->p->forward_end) return;
+    f->alive[b] = true;
+    *bytes += l->bytes;
+}
+
+/* What the op is the first to touch is not alive before it. */
+static void end_alive(const Profile *f, int buf, int op, size_t *bytes) {
+    const int b = program_root(f->p, buf);
+    if (!f->alive[b] || f->life[b].first < op) return;
+    f->alive[b] = false;
+    *bytes -= f->life[b].bytes;
+}
+
+/* Fills f->own: bytes of what forward ops alone read, alive in the second run up to cut `to` (s->again) at each of its ops. */
+static void find_own(const Solver *s, const Profile *f, int to) {
+    size_t bytes = 0;
+    memset(f->alive, 0, (size_t)f->p->n_bufs);
+    for (int t = f->place[s->c->cut[to].at] - 1, i = s->c->cut[to].at - 1; t >= 0; t--) {
+        const Op *op = &f->p->ops[t];
+        const bool known = i >= 0 && f->place[i] == t, runs = !known || s->again[i];
+        if (known) i--;
+        if (runs) EACH_IN(op, k) count_alive(f, op->in[k], &bytes);
+        if (runs) EACH_OUT(op, k) count_alive(f, op->out[k], &bytes);
+        if (runs && op->workspace != NO_BUF) count_alive(f, op->workspace, &bytes);
+        f->own[t] = bytes;
+        EACH_OUT(op, k) end_alive(f, op->out[k], t, &bytes);
+        if (op->workspace != NO_BUF) end_alive(f, op->workspace, t, &bytes);
+    }
+}
+
 /* The steps of all runs that end at cut `to`. Dropping a run keeps what crosses its end, and its input, even if the
  * backward pass itself does not read that (counted twice where the forward pass still reads it). */
 static void fill_steps(const Solver *s, Profile *f, int to) {
@@ -294,6 +327,7 @@ static void fill_steps(const Solver *s, Profile *f, int to) {
     const Program *p = s->c->p;
     size_t batch = 0; /* bytes of inputs that only the second run still needs */
     find_again(s, to);
+    find_own(s, f, to);
     memset(s->lost, 0, (size_t)p->n_bufs); /* here: inputs that are in `batch` */
     for (int from = to - 1; from >= 0; from--) {
         for (int i = s->c->cut[from].at; i < s->c->cut[from + 1].at; i++) {
@@ -344,7 +378,8 @@ static int estimate(Solver *s, Way way, int *segment, Compile *under) {
                  .back = scratch_new(m, bufs, sizeof(int)),
                  .other = scratch_new(m, ops, sizeof(size_t)), .across = scratch_new(m, ops, sizeof(size_t)),
                  .stored = scratch_new(m, ops * cuts, sizeof(size_t)), .passing = scratch_new(m, ops * cuts, sizeof(size_t)),
-                 .own = scratch_new(m, ops * cuts, sizeof(size_t)), .last = scratch_new(m, cuts, sizeof(int)),
+                 .alive = scratch_new(m, bufs, sizeof(bool)),
+                 .own = scratch_new(m, ops, sizeof(size_t)), .last = scratch_new(m, cuts, sizeof(int)),
                  .update = scratch_new(m, bufs, sizeof(int)), .gradient = scratch_new(m, bufs, sizeof(size_t))};
     if (!m->failed) {
         program_lives(p, f.life);
