@@ -91,6 +91,7 @@ typedef struct Profile {
     size_t *passing;  /* by op and cut: the same without what only the backward pass reads */
     bool *alive;      /* by root, and own, by forward op: see find_own */
     size_t *own;
+    int *twin;        /* by the chain's buffer: the one that its op's second run makes, or NO_BUF */
     int *last;        /* by cut: the last op that uses what a unit after the cut writes */
     int *update;      /* by root: the first op that updates it, a weight, or the number of ops */
     size_t *gradient; /* by root: bytes that are free after its updates: the weight's gradient */
@@ -153,6 +154,7 @@ static void sum_up(const Profile *f, size_t *table, size_t columns) {
 }
 
 static int earlier(int a, int b) { return a < b ? a : b; }
+static int later(int a, int b) { return a > b ? a : b; }
 
 /* Fills f->other, f->across, f->stored and f->passing. */
 static void find_alive(const Solver *s, Profile *f) {
@@ -201,13 +203,18 @@ static size_t gradients_wait(const Profile *f, const Op *op, int need) {
     return bytes;
 }
 
+/* Fills f->last. What a light op makes again is used as what it made at first. */
 static void find_last(const Solver *s, Profile *f) {
-    f->last[s->n] = f->p->forward_end - 1;
-    for (int c = s->n - 1; c >= 0; c--) {
-        f->last[c] = f->last[c + 1];
-        for (int b = 0; b < f->p->n_bufs; b++)
-            if (f->unit[b] == c + 1 && f->life[b].last > f->last[c]) f->last[c] = f->life[b].last;
+    const Chain *c = s->c;
+    for (int cut = 0; cut <= s->n; cut++) f->last[cut] = f->p->forward_end - 1;
+    for (int b = 0; b < f->p->n_bufs; b++)
+        if (f->unit[b]) f->last[f->unit[b] - 1] = later(f->last[f->unit[b] - 1], f->life[b].last);
+    for (int b = 0; b < c->p->n_bufs; b++) {
+        if (f->twin[b] == NO_BUF) continue;
+        int *last = &f->last[f->within[f->place[c->writer[program_root(c->p, b)]]] - 1];
+        *last = later(*last, f->life[program_root(f->p, f->twin[b])].last);
     }
+    for (int cut = s->n - 1; cut >= 0; cut--) f->last[cut] = later(f->last[cut], f->last[cut + 1]);
 }
 
 static void at_least(size_t *most, size_t bytes) { *most = max_size(*most, bytes); }
@@ -311,9 +318,10 @@ static void find_own(const Solver *s, const Profile *f, int to) {
         const Op *op = &f->p->ops[t];
         const bool known = i >= 0 && f->place[i] == t, runs = !known || s->again[i];
         if (known) i--;
-        if (runs) EACH_IN(op, k) count_alive(f, op->in[k], &bytes);
-        if (runs) EACH_OUT(op, k) count_alive(f, op->out[k], &bytes);
-        if (runs && op->workspace != NO_BUF) count_alive(f, op->workspace, &bytes);
+        if (!runs) continue;
+        EACH_IN(op, k) count_alive(f, op->in[k], &bytes);
+        EACH_OUT(op, k) count_alive(f, op->out[k], &bytes);
+        if (op->workspace != NO_BUF) count_alive(f, op->workspace, &bytes);
         f->own[t] = bytes;
         EACH_OUT(op, k) end_alive(f, op->out[k], t, &bytes);
         if (op->workspace != NO_BUF) end_alive(f, op->workspace, t, &bytes);
@@ -365,12 +373,14 @@ static int estimate(Solver *s, Way way, int *segment, Compile *under) {
     chain_store(s->c, way == LIGHT ? LIGHTEN : STORED, segment);
     chain_lighten(s->c, USUAL, op_is_light, segment, s->depth);
     for (int i = 0; i < s->c->p->forward_end; i++) s->light[i] = segment[i] == ALONE;
-    int code = whatif(s->c->p, chain_apply, &(ChainChoice){s->c, segment, NULL}, under, &p, NULL);
-    if (code) return code;
-    size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
     Scratch *m = &under->scratch;
     void *before = m->last;
-    Profile f = {.p = p,
+    int *twin = scratch_new(m, (size_t)s->c->p->n_bufs, sizeof *twin);
+    if (m->failed) return OK;
+    int code = whatif(s->c->p, chain_apply, &(ChainChoice){s->c, segment, twin}, under, &p, NULL);
+    if (code) return code;
+    size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
+    Profile f = {.p = p, .twin = twin,
                  .place = scratch_new(m, (size_t)s->c->p->forward_end + 1, sizeof(int)), .within = scratch_new(m, ops, sizeof(int)),
                  .cut = scratch_new(m, cuts, sizeof(int)), .kept = scratch_new(m, cuts, sizeof(size_t)),
                  .life = scratch_new(m, bufs, sizeof(Life)), .unit = scratch_new(m, bufs, sizeof(int)),
