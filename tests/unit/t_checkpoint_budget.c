@@ -58,17 +58,17 @@ static void add_choice(Choices *o, const int *segment) {
 /* Stores the next unit or drops a run of the next ones, and so on to the last cut. */
 static void choose_from(Choices *o, int from) {
     if (from == o->c->n_cuts - 2) {
-        add_choice(o, o->segment);
-        for (int cut = 1; cut < o->c->n_cuts; cut++) {
+        for (int light = 0; light < 2; light++) {
+            for (int i = o->c->cut[from].at; i < o->c->p->forward_end; i++) o->segment[i] = light ? LIGHTEN : STORED;
             memcpy(o->light, o->segment, (size_t)o->c->p->forward_end * sizeof *o->light);
-            chain_lighten(o->c, USUAL, o->c->cut[cut].at, op_is_light, o->light, o->depth);
+            chain_lighten(o->c, USUAL, op_is_light, o->light, o->depth);
             add_choice(o, o->light);
         }
         return;
     }
     for (int to = from + 1; to < o->c->n_cuts - 1; to++)
-        for (int drop = to > from + 1; drop < 2; drop++) {
-            for (int i = o->c->cut[from].at; i < o->c->cut[to].at; i++) o->segment[i] = drop * to;
+        for (int way = to > from + 1 ? 2 : 0; way < 3; way++) {
+            for (int i = o->c->cut[from].at; i < o->c->cut[to].at; i++) o->segment[i] = way == 0 ? STORED : way == 1 ? LIGHTEN : to;
             choose_from(o, to);
         }
 }
@@ -152,7 +152,7 @@ static void test_exhaustive(void) {
         random_net(text, 3 + (int)below(4));
         Program *p = before(text, &s, &e);
         if (!p || !chain_find(&c, p, &memory)) ok(false, "%s: %s", text, e.text);
-        if (p && c.n_cuts <= 9) {
+        if (p && c.n_cuts <= 8) {
             size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->forward_end;
             Choices o = {&c, &s, mem_new(ops * sizeof(int)), mem_new(ops * sizeof(int)), mem_new(bufs * sizeof(int)),
                          mem_new(bufs), mem_new(bufs), mem_new(ops), NULL, 0, 0};
