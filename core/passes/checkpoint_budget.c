@@ -91,8 +91,8 @@ typedef struct Profile {
     size_t *passing;  /* by op and cut: the same without what only the backward pass reads */
     bool *alive;      /* by root, and own, by forward op: see find_own */
     size_t *own;
-    int *twin;        /* by the chain's buffer: the one that its op's second run makes, or NO_BUF */
-    int *last;        /* by cut: the last op that uses what a unit after the cut writes */
+    int *made;        /* by buffer: the last backward op that writes it first, or 0 */
+    int *last;        /* by cut: the last op that reads what a unit after the cut writes */
     int *update;      /* by root: the first op that updates it, a weight, or the number of ops */
     size_t *gradient; /* by root: bytes that are free after its updates: the weight's gradient */
 } Profile;
@@ -203,18 +203,26 @@ static size_t gradients_wait(const Profile *f, const Op *op, int need) {
     return bytes;
 }
 
-/* Fills f->last. What a light op makes again is used as what it made at first. */
+/* Fills f->last, from what the chain's backward ops read: they are the same in all programs, whatever is gathered or made again before
+ * them. One that a pass has cut into slices comes right before the next one. */
 static void find_last(const Solver *s, Profile *f) {
     const Chain *c = s->c;
+    const Program *p = c->p;
     for (int cut = 0; cut <= s->n; cut++) f->last[cut] = f->p->forward_end - 1;
-    for (int b = 0; b < f->p->n_bufs; b++)
-        if (f->unit[b]) f->last[f->unit[b] - 1] = later(f->last[f->unit[b] - 1], f->life[b].last);
-    for (int b = 0; b < c->p->n_bufs; b++) {
-        if (f->twin[b] == NO_BUF) continue;
-        int *last = &f->last[f->within[f->place[c->writer[program_root(c->p, b)]]] - 1];
-        *last = later(*last, f->life[program_root(f->p, f->twin[b])].last);
+    for (int t = f->p->forward_end; t < f->p->n_ops; t++)
+        if (f->p->ops[t].out[0] != NO_BUF) f->made[f->p->ops[t].out[0]] = t;
+    for (int i = p->n_ops - 1, t = f->p->n_ops; i >= p->forward_end; i--) {
+        const Op *op = &p->ops[i];
+        const bool found = op->out[0] != NO_BUF && f->made[op->out[0]];
+        t = found ? f->made[op->out[0]] : t - 1;
+        EACH_IN(op, k) {
+            const int w = c->writer[program_root(p, op->in[k])];
+            int *last = w == NO_OP ? NULL : &f->last[f->within[f->place[w]] - 1];
+            if (last) *last = later(*last, t);
+        }
     }
     for (int cut = s->n - 1; cut >= 0; cut--) f->last[cut] = later(f->last[cut], f->last[cut + 1]);
+    f->last[0] = f->p->n_ops - 1;
 }
 
 static void at_least(size_t *most, size_t bytes) { *most = max_size(*most, bytes); }
@@ -270,7 +278,7 @@ static size_t work_dropped(const Solver *s, const Profile *f, int from, int to, 
         at_least_without(&most, waiting + f->own[t] + *at_cut(s, f->stored, t, from), gone_at(f, from, need));
     }
     for (int t = earlier(f->last[to] + 1, need); t <= f->last[from]; t++)
-        at_least_without(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : (f->life[out].last >= t ? cut : 0) + input),
+        at_least_without(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : *at_cut(s, f->stored, t, to) + (f->life[out].last >= t ? cut : 0) + input),
                          gone_at(f, from, t));
     return most;
 }
@@ -373,14 +381,12 @@ static int estimate(Solver *s, Way way, int *segment, Compile *under) {
     chain_store(s->c, way == LIGHT ? LIGHTEN : STORED, segment);
     chain_lighten(s->c, USUAL, op_is_light, segment, s->depth);
     for (int i = 0; i < s->c->p->forward_end; i++) s->light[i] = segment[i] == ALONE;
-    Scratch *m = &under->scratch;
-    void *before = m->last;
-    int *twin = scratch_new(m, (size_t)s->c->p->n_bufs, sizeof *twin);
-    if (m->failed) return OK;
-    int code = whatif(s->c->p, chain_apply, &(ChainChoice){s->c, segment, twin}, under, &p, NULL);
+    int code = whatif(s->c->p, chain_apply, &(ChainChoice){s->c, segment, NULL}, under, &p, NULL);
     if (code) return code;
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
-    Profile f = {.p = p, .twin = twin,
+    Scratch *m = &under->scratch;
+    void *before = m->last;
+    Profile f = {.p = p, .made = scratch_new(m, bufs, sizeof(int)),
                  .place = scratch_new(m, (size_t)s->c->p->forward_end + 1, sizeof(int)), .within = scratch_new(m, ops, sizeof(int)),
                  .cut = scratch_new(m, cuts, sizeof(int)), .kept = scratch_new(m, cuts, sizeof(size_t)),
                  .life = scratch_new(m, bufs, sizeof(Life)), .unit = scratch_new(m, bufs, sizeof(int)),
