@@ -26,7 +26,7 @@
 /* What becomes of a unit: all of it is stored, or without what light ops make of the rest (see chain_lighten); or it is dropped, with others. */
 typedef enum Way { WHOLE, LIGHT, DROPPED } Way;
 enum { LABELS = 512, CANDIDATES = LABELS + CHECKPOINT_SELECTIVE };
-enum { DOUBT = 32 /* an estimate may be so much of itself too high */ };
+enum { DOUBT = 64 /* an estimate may be so much of itself too high */ };
 /* The estimate looks at all runs between two cuts. If there are more than MOST_CUTS, it looks at so many of them. */
 enum { MOST_CUTS = 256 };
 
@@ -433,17 +433,23 @@ static Way depends(const Solver *s, int cut) {
 /* The labels at a cut: of all ways to store and drop what follows it, if the unit before it is stored or dropped that way. */
 static Front *front_at(const Solver *s, int cut, Way before) { return &s->front[2 * cut + (before != WHOLE && before == depends(s, cut))]; }
 
-/* Makes room in a full front: of labels that need about the same number of bytes and are about as quick, one stays. The
- * first, which needs the least, and the last, which is the quickest, always stay. */
+static int compare_doubles(const void *left, const void *right) {
+    const double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* Makes room in a full front. Without a label, budgets up to the next one have the time of the one before: bytes times seconds are lost.
+ * The half with the smaller losses goes, but no two in a row; the first, which needs the least, and the last, which is the quickest, stay. */
 static void thin_out(Front *f) {
-    const int steps = LABELS / 4;
-    const Label *first = &f->item[0], *last = &f->item[f->n - 1];
-    const size_t gap = (last->peak - first->peak) / steps + 1;
-    const double pause = (first->seconds - last->seconds) / steps;
+    double loss[LABELS], sorted[LABELS];
+    for (int i = 1; i < f->n - 1; i++) loss[i] = sorted[i] = (double)(f->item[i + 1].peak - f->item[i].peak) * (f->item[i - 1].seconds - f->item[i].seconds);
+    qsort(sorted + 1, (size_t)f->n - 2, sizeof *sorted, compare_doubles);
+    const double most = sorted[f->n / 2];
     int n = 1;
+    bool went = false;
     for (int i = 1; i < f->n; i++) {
-        const Label *before = &f->item[n - 1], *l = &f->item[i];
-        if (i == f->n - 1 || l->peak - before->peak >= gap || before->seconds - l->seconds >= pause) f->item[n++] = *l;
+        went = !went && i < f->n - 1 && loss[i] <= most;
+        if (!went) f->item[n++] = f->item[i];
     }
     f->n = n;
 }
