@@ -91,7 +91,7 @@ typedef struct Profile {
     size_t *passing;  /* by op and cut: the same without what only the backward pass reads */
     bool *alive;      /* by root, and own, by forward op: see find_own */
     size_t *own;
-    int *made;        /* by buffer: the last backward op that writes it first, or 0 */
+    int *made;        /* by buffer: the last backward op whose first output it is, or 0 */
     int *last;        /* by cut: the last op that reads what a unit after the cut writes */
     int *update;      /* by root: the first op that updates it, a weight, or the number of ops */
     size_t *gradient; /* by root: bytes that are free after its updates: the weight's gradient */
@@ -154,7 +154,6 @@ static void sum_up(const Profile *f, size_t *table, size_t columns) {
 }
 
 static int earlier(int a, int b) { return a < b ? a : b; }
-static int later(int a, int b) { return a > b ? a : b; }
 
 /* Fills f->other, f->across, f->stored and f->passing. */
 static void find_alive(const Solver *s, Profile *f) {
@@ -203,26 +202,28 @@ static size_t gradients_wait(const Profile *f, const Op *op, int need) {
     return bytes;
 }
 
+static void at_least_op(int *last, int op) {
+    if (op > *last) *last = op;
+}
+
 /* Fills f->last, from what the chain's backward ops read: they are the same in all programs, whatever is gathered or made again before
- * them. One that a pass has cut into slices comes right before the next one. */
+ * them. Each op after the forward pass so belongs to one unit, the last ones to the first. */
 static void find_last(const Solver *s, Profile *f) {
     const Chain *c = s->c;
     const Program *p = c->p;
     for (int cut = 0; cut <= s->n; cut++) f->last[cut] = f->p->forward_end - 1;
     for (int t = f->p->forward_end; t < f->p->n_ops; t++)
         if (f->p->ops[t].out[0] != NO_BUF) f->made[f->p->ops[t].out[0]] = t;
-    for (int i = p->n_ops - 1, t = f->p->n_ops; i >= p->forward_end; i--) {
+    for (int i = p->forward_end; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
-        const bool found = op->out[0] != NO_BUF && f->made[op->out[0]];
-        t = found ? f->made[op->out[0]] : t - 1;
+        if (op->out[0] == NO_BUF) continue;
         EACH_IN(op, k) {
             const int w = c->writer[program_root(p, op->in[k])];
-            int *last = w == NO_OP ? NULL : &f->last[f->within[f->place[w]] - 1];
-            if (last) *last = later(*last, t);
+            if (w != NO_OP) at_least_op(&f->last[f->within[f->place[w]] - 1], f->made[op->out[0]]);
         }
     }
-    for (int cut = s->n - 1; cut >= 0; cut--) f->last[cut] = later(f->last[cut], f->last[cut + 1]);
     f->last[0] = f->p->n_ops - 1;
+    for (int cut = s->n - 1; cut > 0; cut--) at_least_op(&f->last[cut], f->last[cut + 1]);
 }
 
 static void at_least(size_t *most, size_t bytes) { *most = max_size(*most, bytes); }

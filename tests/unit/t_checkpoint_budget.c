@@ -3,7 +3,7 @@
 #include "checkpoint_nets.h"
 #include "tap.h"
 
-enum { BUDGETS = 50 /* from the least to what no recomputation needs */, NETWORKS = 120 /* random ones */, EACH = 40 /* of their budgets */, DEEP = 3, UNITS = 40 /* deep networks of so many convolutions */ };
+enum { BUDGETS = 50 /* from the least to what no recomputation needs */, NETWORKS = 300 /* random ones */, EACH = 40 /* of their budgets */, DEEP = 3, UNITS = 40 /* deep networks of so many convolutions */ };
 
 static void test_budget(void) {
     for (size_t n = 0; n < ARRAY_LEN(nets); n++) {
@@ -124,13 +124,13 @@ static uint32_t below(uint32_t n) {
     return (uint32_t)(state >> 33) % n;
 }
 
-/* Convolutions, residual blocks, pooling and dropout of random sizes: tensors of very unequal bytes and costs. */
+/* Convolutions, normalisations, residual blocks, pooling and dropout of random sizes: tensors of very unequal bytes and costs. */
 static void random_net(char *text, int units) {
     static const char *const acts[] = {"ReLU", "ReLU", "GELU", "Tanh", "ReLU(inplace=true)"};
     unsigned channels = 3, size = 16;
     int n = sprintf(text, "Sequential{");
     for (int i = 0; i < units; i++) {
-        unsigned kind = below(6), next = 2 + below(40);
+        unsigned kind = below(9), next = 2 + below(40);
         const char *act = acts[below(ARRAY_LEN(acts))];
         if (kind == 0 && size > 2) {
             n += sprintf(text + n, "MaxPool2d(2) ");
@@ -140,12 +140,19 @@ static void random_net(char *text, int units) {
         } else if (kind == 2) {
             n += sprintf(text + n, "Residual{Sequential{Conv2d(%u, %u, 3, padding=same) ReLU Conv2d(%u, %u, 1)}} %s ",
                          channels, next, next, channels, act);
+        } else if (kind == 3) {
+            n += sprintf(text + n, "Residual{Sequential{Conv2d(%u, %u, 3, padding=same) BatchNorm2d(%u)} Sequential{Conv2d(%u, %u, 1) BatchNorm2d(%u)}} ReLU ",
+                         channels, next, next, channels, next, next); /* not GELU: it reads the sum, so it may stand three light ops deep */
+            channels = next;
         } else {
-            n += sprintf(text + n, "Conv2d(%u, %u, %u, padding=same) %s ", channels, next, 1 + 2 * below(2), act);
+            n += sprintf(text + n, "Conv2d(%u, %u, %u, padding=same) ", channels, next, 1 + 2 * below(2));
+            if (kind > 6) n += sprintf(text + n, "BatchNorm2d(%u) ", next);
+            n += sprintf(text + n, "%s ", act);
             channels = next;
         }
     }
-    sprintf(text + n, "Flatten Linear(%u, 10)}", channels * size * size);
+    const char *end = below(2) ? "Flatten Linear(%u, 10)}" : "Flatten Linear(%u, 64) ReLU Linear(64, 10)}"; /* a large weight is updated in slices */
+    sprintf(text + n, end, channels * size * size);
 }
 
 /* ---- deep networks, whose fronts have more labels than there is room for */
@@ -184,9 +191,10 @@ static void test_exhaustive(void) {
         Chain c = {0};
         Scratch memory = {0};
         Settings s = settings_of(CHECKPOINT_BUDGET);
-        if (i % 3 == 0) s.precision = PREC_AMP_BF16;
+        if (i % 3 == 1) s.precision = PREC_AMP_BF16;
         if (i % 2) s.world = 2, s.zero = 3;
-        random_net(text, 3 + (int)below(4));
+        if (i) random_net(text, 3 + (int)below(4));
+        else strcpy(text, "Sequential{Flatten Linear(768, 512) ReLU Linear(512, 512) ReLU Linear(512, 10)}"); /* its peak is in the last updates */
         Program *p = before(text, &s, &e);
         if (!p || !chain_find(&c, p, &memory)) ok(false, "%s: %s", text, e.text);
         if (p && c.n_cuts <= 8) {
@@ -203,7 +211,7 @@ static void test_exhaustive(void) {
         printf("# %s: %d networks of up to 8 units, %d budgets, %d as quick as the quickest of all choices, least x%.3f, %d of %d estimates exact\n",
                k ? "ZeRO-3" : "one rank", t->nets, t->budgets, t->equal, t->least, t->exact, t->estimates);
         is_int(t->quicker, 0, "no choice is quicker than the quickest of all choices that fit");
-        const double most = k ? 0.97 : 0.99, exact = k ? 0.8 : 1; /* what is gathered for a second run is not where the forward pass has it */
+        const double most = k ? 0.97 : 1, exact = k ? 0.6 : 1; /* what is gathered for a second run is not where the forward pass has it */
         ok(t->nets > 12 && t->equal >= most * t->budgets, "in %.0f %% of the cases it is as quick as that", 100 * most);
         ok(t->estimates > t->budgets / 4 && t->exact >= exact * t->estimates, "%.0f %% of the estimates are the arena to the byte", 100 * exact);
         ok(t->least <= 1, "the least memory is the least of all choices");
