@@ -1,22 +1,22 @@
 /* Checkpointing that fits a number of bytes: the quickest choice of segments whose placed arena is within the budget.
  *
- * 1. Candidates. A choice "stores" a unit of the chain or "drops" a run of units. A dynamic program finds the choice
- *    with the least recomputation for a bound on the estimated peak. The bound starts at "no bound" and then moves to
- *    just below the peak of the choice that was found, so the candidates run along the front of time against memory.
- *    There are two such fronts: units are stored whole, or lightened (checkpoint_selective.c). More candidates: the choices
- *    of the other modes; each of these and of the first front with what it stores lightened; and no segments with only the
- *    first units lightened. Nothing here depends on the budget, so a larger budget never costs more time.
+ * 1. Candidates. A choice stores each unit of the chain, WHOLE or LIGHT (without what light ops make of the rest, see
+ *    checkpoint_selective.c), or drops a run of units. A dynamic program goes from the last unit back. At each cut it has a front of
+ *    labels: ways to store and drop what follows, with the most bytes that are then alive (without what is stored before the cut) and the
+ *    seconds of second runs. A step before a label with `peak` gives one with max(working, kept + peak), so of two labels the one with
+ *    fewer bytes and fewer seconds is the better in all that may come before. The front of the first cut has the candidates; the choices
+ *    of the other modes are more. Nothing here depends on the budget, so a larger budget never costs more time.
  * 2. Judgement. In order of time, each candidate is compiled and placed; the first that fits is taken. A candidate whose
  *    estimate is well above the budget has its turn only if no other fits.
  *
  * The estimate: while the backward pass is in the run (i, j] of units, these bytes are alive:
- *     kept      what is stored of the units up to cut i             depends on the choice up to i: a Label
+ *     kept      what is stored of the units up to cut i             depends on the choice up to i
  *     working   the run's own activations that are still needed,    depends on i and j only: follows from the lifetimes
- *               gradients and everything else                       of the program in which all units are stored
+ *               gradients and everything else                       of the program in which all units are stored one way
  *
  * Those lifetimes are read from the finished program. So what the passes do with storage (gradients that take that of an activation,
- * slices, early updates, gathered weights) is in the estimate without a word about it here. What is left is what a second run adds: most
- * estimates are the placed arena to the byte. */
+ * slices, early updates, gathered weights) is in the estimate without a word about it here. What is left is what a second run adds. On one
+ * rank the estimates are the most bytes alive, and nearly always the placed arena, to the byte. */
 #include "checkpoint.h"
 
 #include <assert.h>
@@ -84,7 +84,7 @@ typedef struct Profile {
     size_t *kept;     /* by cut: its bytes, if the backward pass reads it */
     Life *life;       /* with the bytes that a plan takes */
     int *unit;        /* by root: the unit that writes it last, if the backward pass reads it; else 0. It lives as long as gradients in its place */
-    int *first, *read, *back; /* by root: the first and the last forward op and the first backward op that read it */
+    int *read, *back; /* by root: the last forward op and the first backward op that read it */
     size_t *other;    /* by op: bytes alive at it of buffers with unit 0, which no choice changes */
     size_t *across;   /* by op: of these, bytes that are alive at the op before it, too */
     size_t *stored;   /* by op and cut: bytes alive at it from units after the cut, when all is stored */
@@ -117,11 +117,11 @@ static void find_units(const Solver *s, Profile *f) {
     }
 }
 
-/* Fills f->first, f->read, f->back. A gather that a pass has put far before its reader follows the second run that makes what it
+/* Fills f->read, f->back. A gather that a pass has put far before its reader follows the second run that makes what it
  * sends. */
 static void find_reads(Profile *f, int chain_bufs) {
     for (int b = 0; b < f->p->n_bufs; b++) {
-        f->first[b] = f->read[b] = f->life[b].first;
+        f->read[b] = f->life[b].first;
         f->back[b] = f->p->n_ops;
     }
     for (int i = f->p->n_ops - 1; i >= 0; i--) {
@@ -129,8 +129,7 @@ static void find_reads(Profile *f, int chain_bufs) {
         const bool forward = i < f->p->forward_end, ahead = op->kind == OP_all_gather && op->out[0] >= chain_bufs;
         EACH_IN(op, k) {
             int root = program_root(f->p, op->in[k]);
-            if (forward) f->first[root] = i;
-            else if (!ahead) f->back[root] = i;
+            if (!forward && !ahead) f->back[root] = i;
             if (forward && i > f->read[root]) f->read[root] = i;
         }
     }
@@ -302,7 +301,7 @@ static void find_again(const Solver *s, int to) {
     }
 }
 
-/* Bytes of what forward ops alone read, alive at `op` and not yet counted, are added to *bytes. */
+/* Adds the bytes of a storage that forward ops alone read to *bytes, unless it is counted. */
 static void count_alive(const Profile *f, int buf, size_t *bytes) {
     const int b = program_root(f->p, buf);
     const Life *l = &f->life[b];
@@ -391,7 +390,7 @@ static int estimate(Solver *s, Way way, int *segment, Compile *under) {
                  .place = scratch_new(m, (size_t)s->c->p->forward_end + 1, sizeof(int)), .within = scratch_new(m, ops, sizeof(int)),
                  .cut = scratch_new(m, cuts, sizeof(int)), .kept = scratch_new(m, cuts, sizeof(size_t)),
                  .life = scratch_new(m, bufs, sizeof(Life)), .unit = scratch_new(m, bufs, sizeof(int)),
-                 .first = scratch_new(m, bufs, sizeof(int)), .read = scratch_new(m, bufs, sizeof(int)),
+                 .read = scratch_new(m, bufs, sizeof(int)),
                  .back = scratch_new(m, bufs, sizeof(int)),
                  .other = scratch_new(m, ops, sizeof(size_t)), .across = scratch_new(m, ops, sizeof(size_t)),
                  .stored = scratch_new(m, ops * cuts, sizeof(size_t)), .passing = scratch_new(m, ops * cuts, sizeof(size_t)),
@@ -423,8 +422,8 @@ static int estimate(Solver *s, Way way, int *segment, Compile *under) {
 
 /* ---- the dynamic program */
 
-/* On which way of the unit before it do the labels of a cut depend? A LIGHT one may not keep what crosses the cut; and of a run that was
- * dropped nothing is there to make anything of but what the backward pass keeps. WHOLE: on none. */
+/* On which way of the unit before it do the labels of a cut depend? A LIGHT one may not keep what crosses the cut. After a run that is
+ * dropped light ops have nothing to begin from, if the backward pass does not keep what crosses the cut. WHOLE: on none. */
 static Way depends(const Solver *s, int cut) {
     const int root = s->c->cut[cut].root;
     if (root == NO_BUF) return WHOLE;
