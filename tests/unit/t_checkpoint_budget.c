@@ -146,7 +146,7 @@ static void random_net(char *text, int units) {
             channels = next;
         } else {
             n += sprintf(text + n, "Conv2d(%u, %u, %u, padding=same) ", channels, next, 1 + 2 * below(2));
-            if (kind > 6) n += sprintf(text + n, "BatchNorm2d(%u) ", next);
+            if (kind > 4) n += sprintf(text + n, "BatchNorm2d(%u) ", next);
             n += sprintf(text + n, "%s ", act);
             channels = next;
         }
@@ -182,6 +182,9 @@ static void choose_one(Choices *o, int unit) {
     }
 }
 
+/* What the backward pass does not read (the normalisation's output) is made again for a light op of another unit. */
+static const char stem[] = "Sequential{Conv2d(3, 24, 3, padding=same) BatchNorm2d(24) ReLU MaxPool2d(2) Conv2d(24, 24, 3, padding=same) ReLU Flatten Linear(1536, 10)}";
+
 /* Half of them on two ranks with ZeRO-3, which gathers weights between the forward ops. */
 static void test_exhaustive(void) {
     Tally tally[2] = {{.least = 1}, {.least = 1}};
@@ -194,7 +197,7 @@ static void test_exhaustive(void) {
         if (i % 3 == 1) s.precision = PREC_AMP_BF16;
         if (i % 2) s.world = 2, s.zero = 3;
         if (i) random_net(text, 3 + (int)below(4));
-        else strcpy(text, "Sequential{Flatten Linear(768, 512) ReLU Linear(512, 512) ReLU Linear(512, 10)}"); /* its peak is in the last updates */
+        else strcpy(text, stem);
         Program *p = before(text, &s, &e);
         if (!p || !chain_find(&c, p, &memory)) ok(false, "%s: %s", text, e.text);
         if (p && c.n_cuts <= 8) {
