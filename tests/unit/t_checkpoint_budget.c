@@ -146,7 +146,7 @@ static void random_net(char *text, int units) {
             channels = next;
         } else {
             n += sprintf(text + n, "Conv2d(%u, %u, %u, padding=same) ", channels, next, 1 + 2 * below(2));
-            if (kind > 4) n += sprintf(text + n, "BatchNorm2d(%u) ", next);
+            if (kind > 6) n += sprintf(text + n, "BatchNorm2d(%u) ", next);
             n += sprintf(text + n, "%s ", act);
             channels = next;
         }
