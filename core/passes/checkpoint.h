@@ -13,7 +13,7 @@
 
 #include "whatif.h"
 
-enum { STORED = 0, ALONE = -1 };
+enum { STORED = 0, ALONE = -1, LIGHTEN = -2 /* not decided: see chain_lighten */ };
 
 typedef struct Cut {
     int at;   /* before this forward op */
@@ -32,8 +32,8 @@ typedef struct Chain {
 /* Finds the chain of a program that has a backward pass. Memory comes from s; false: s->failed. */
 bool chain_find(Chain *c, const Program *p, Scratch *s);
 
-/* The choice that drops nothing but what is gathered: slices of a sequence are what the ranks keep. */
-void chain_store(const Chain *c, int *segment);
+/* The choice that drops nothing but what is gathered: slices of a sequence are what the ranks keep. as: STORED or LIGHTEN. */
+void chain_store(const Chain *c, int as, int *segment);
 
 /* The choice that a mode stands for; not for CHECKPOINT_SELECTIVE and CHECKPOINT_BUDGET, which compare bytes. */
 void chain_choose(const Chain *c, Checkpoint mode, int *segment);
@@ -41,12 +41,12 @@ void chain_choose(const Chain *c, Checkpoint mode, int *segment);
 /* Does memory limit the op's speed? At most one operation for each byte that it reads or writes. */
 bool op_is_light(const Op *op);
 
-/* Makes ops before `end` ALONE which are `light` and which the choice stores, if they can run again from what is kept anyway, or from
- * what a row of at most `deep` - 1 such ops makes of it. depth[n_bufs] is scratch. USUAL: after a product, a
+/* Of ops that are LIGHTEN makes those ALONE which are `light`, if they can run again from what is kept anyway, or from what a row of at
+ * most `deep` - 1 such ops makes of it; and the others STORED. depth[n_bufs] is scratch. USUAL: after a product, a
  * normalisation and its activation or a cast. DEEPEST: the largest `deep`. */
 enum { USUAL = 2, DEEPEST = 4 };
 typedef bool LightFn(const Op *op);
-void chain_lighten(const Chain *c, int deep, int end, LightFn *light, int *segment, int *depth);
+void chain_lighten(const Chain *c, int deep, LightFn *light, int *segment, int *depth);
 
 /* What a choice does. lost[n_bufs], by root: storage that does not live until the backward pass; again[forward_end]:
  * ops that run twice; need[n_bufs] is scratch. Returns the seconds of the second runs, by op_seconds. */

@@ -1,32 +1,34 @@
 /* Checkpointing that fits a number of bytes: the quickest choice of segments whose placed arena is within the budget.
  *
- * 1. Candidates. A choice "stores" a unit of the chain or "drops" a run of units. A dynamic program finds the choice
- *    with the least recomputation for a bound on the estimated peak. The bound starts at "no bound" and then moves to
- *    just below the peak of the choice that was found, so the candidates run along the front of time against memory.
- *    There are two such fronts: units are stored whole, or lightened (checkpoint_selective.c). More candidates: the choices
- *    of the other modes; each of these and of the first front with what it stores lightened; and no segments with only the
- *    first units lightened. Nothing here depends on the budget, so a larger budget never costs more time.
+ * 1. Candidates. A choice stores each unit of the chain, WHOLE or LIGHT (without what light ops make of the rest, see
+ *    checkpoint_selective.c), or drops a run of units. A dynamic program goes from the last unit back. At each cut it has a front of
+ *    labels: ways to store and drop what follows, with the most bytes that are then alive (without what is stored before the cut) and the
+ *    seconds of second runs. A step before a label with `peak` gives one with max(working, kept + peak), so of two labels the one with
+ *    fewer bytes and fewer seconds is the better in all that may come before. The front of the first cut has the candidates; the choices
+ *    of the other modes are more. Nothing here depends on the budget, so a larger budget never costs more time.
  * 2. Judgement. In order of time, each candidate is compiled and placed; the first that fits is taken. A candidate whose
  *    estimate is well above the budget has its turn only if no other fits.
  *
  * The estimate: while the backward pass is in the run (i, j] of units, these bytes are alive:
- *     kept      what is stored of the units up to cut i             depends on the choice up to i: a Label
+ *     kept      what is stored of the units up to cut i             depends on the choice up to i
  *     working   the run's own activations that are still needed,    depends on i and j only: follows from the lifetimes
- *               gradients and everything else                       of the program in which all units are stored
+ *               gradients and everything else                       of the program in which all units are stored one way
  *
  * Those lifetimes are read from the finished program. So what the passes do with storage (gradients that take that of an activation,
- * slices, early updates, gathered weights) is in the estimate without a word about it here. What is left is what a second run adds: most
- * estimates are the placed arena to the byte. */
+ * slices, early updates, gathered weights) is in the estimate without a word about it here. What is left is what a second run adds. On one
+ * rank the estimates are the most bytes alive, and nearly always the placed arena, to the byte. */
 #include "checkpoint.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { WHOLE, LIGHT, WAYS }; /* of storing a unit: all of it, or without what light ops make of the rest, see chain_lighten */
-enum { LABELS = 64, CHOICES = 64, PARTS = 8, CANDIDATES = 3 * CHOICES + PARTS };
-enum { DOUBT = 32 /* an estimate may be so much of itself too high */ };
+/* What becomes of a unit: all of it is stored, or without what light ops make of the rest (see chain_lighten); or it is dropped, with others. */
+typedef enum Way { WHOLE, LIGHT, DROPPED } Way;
+enum { LABELS = 512, CANDIDATES = LABELS + CHECKPOINT_SELECTIVE };
+enum { DOUBT = 64 /* an estimate may be so much of itself too high */ };
 /* The estimate looks at all runs between two cuts. If there are more than MOST_CUTS, it looks at so many of them. */
-enum { MOST_CUTS = 128 };
+enum { MOST_CUTS = 256 };
 
 /* A run of units that is dropped, or a unit that is stored. */
 typedef struct Step {
@@ -34,30 +36,36 @@ typedef struct Step {
     double seconds;       /* of recomputation */
 } Step;
 
-/* A way to store and drop the units up to a cut. */
+/* A way to store and drop the units after a cut. */
 typedef struct Label {
-    size_t kept, peak; /* bytes that stay stored; the most bytes alive, see above */
-    double seconds;
-    int cut, slot; /* the label that it extends: at that cut, item[slot] */
-    bool dropped;  /* whether the run from there is dropped or stored */
+    size_t peak;    /* the most bytes alive, without what is stored of the units before the cut */
+    double seconds; /* of recomputation */
+    int to, slot;   /* after a step to that cut it goes on with item[slot] there */
+    Way way;        /* of that step */
 } Label;
-/* The best labels of a cut: `kept` rises, `seconds` falls. */
+/* The best labels of a cut: `peak` rises, `seconds` falls. */
 typedef struct Front { Label item[LABELS]; int n; } Front;
+
+typedef struct Candidate {
+    const Label *label;    /* of the first cut; NULL: the choice of a mode */
+    Checkpoint mode;
+    size_t peak, arena;    /* the estimate, or 0 if there is none; placed, or 0 if it is not yet */
+    double seconds;
+} Candidate;
 
 typedef struct Solver {
     const Chain *whole; /* with all cuts: for the other modes' choices */
     const Chain *c;     /* the same with the cuts that the estimate looks at */
     int n;            /* the last cut: the end of the forward pass */
     Step *step;       /* [from * (n + 1) + to], from < to: the run between these cuts when it is dropped */
-    Step *store[WAYS]; /* by unit, when it is stored */
+    Step *store[DROPPED]; /* by unit, when it is stored */
     size_t *input;    /* by cut: bytes of what crosses it, if a LIGHT unit before it does not keep that: a dropped run after it does */
-    size_t least;     /* bytes that no choice can avoid */
-    Front *front;     /* by cut */
-    int *segment;     /* CANDIDATES choices, each [forward_end] */
+    Front *front;     /* two for each cut, see front_at */
+    Candidate *item;
+    int count;
+    int *segment;     /* the choice of one candidate */
+    bool *light;      /* by forward op: light ops make it again where a unit is LIGHT */
     int *depth;       /* by buffer: scratch of chain_lighten */
-    double *seconds;  /* by candidate */
-    size_t *peak;     /* by candidate: the estimate, or 0 if there is none */
-    int count;        /* candidates so far */
     bool *lost, *need, *again; /* see chain_again */
 } Solver;
 
@@ -76,13 +84,15 @@ typedef struct Profile {
     size_t *kept;     /* by cut: its bytes, if the backward pass reads it */
     Life *life;       /* with the bytes that a plan takes */
     int *unit;        /* by root: the unit that writes it last, if the backward pass reads it; else 0. It lives as long as gradients in its place */
-    int *first, *read, *back; /* by root: the first and the last forward op and the first backward op that read it */
+    int *read, *back; /* by root: the last forward op and the first backward op that read it */
     size_t *other;    /* by op: bytes alive at it of buffers with unit 0, which no choice changes */
     size_t *across;   /* by op: of these, bytes that are alive at the op before it, too */
     size_t *stored;   /* by op and cut: bytes alive at it from units after the cut, when all is stored */
     size_t *passing;  /* by op and cut: the same without what only the backward pass reads */
-    size_t *own;      /* by op and cut: of `other`, bytes that forward ops alone read, all of them after the cut */
-    int *last;        /* by cut: the last op that uses what a unit after the cut writes */
+    bool *alive;      /* by root, and own, by forward op: see find_own */
+    size_t *own;
+    int *made;        /* by buffer: the last backward op whose first output it is, or 0 */
+    int *last;        /* by cut: the last op that reads what a unit after the cut writes */
     int *update;      /* by root: the first op that updates it, a weight, or the number of ops */
     size_t *gradient; /* by root: bytes that are free after its updates: the weight's gradient */
 } Profile;
@@ -107,11 +117,11 @@ static void find_units(const Solver *s, Profile *f) {
     }
 }
 
-/* Fills f->first, f->read, f->back. A gather that a pass has put far before its reader follows the second run that makes what it
+/* Fills f->read, f->back. A gather that a pass has put far before its reader follows the second run that makes what it
  * sends. */
 static void find_reads(Profile *f, int chain_bufs) {
     for (int b = 0; b < f->p->n_bufs; b++) {
-        f->first[b] = f->read[b] = f->life[b].first;
+        f->read[b] = f->life[b].first;
         f->back[b] = f->p->n_ops;
     }
     for (int i = f->p->n_ops - 1; i >= 0; i--) {
@@ -119,8 +129,7 @@ static void find_reads(Profile *f, int chain_bufs) {
         const bool forward = i < f->p->forward_end, ahead = op->kind == OP_all_gather && op->out[0] >= chain_bufs;
         EACH_IN(op, k) {
             int root = program_root(f->p, op->in[k]);
-            if (forward) f->first[root] = i;
-            else if (!ahead) f->back[root] = i;
+            if (!forward && !ahead) f->back[root] = i;
             if (forward && i > f->read[root]) f->read[root] = i;
         }
     }
@@ -143,7 +152,7 @@ static void sum_up(const Profile *f, size_t *table, size_t columns) {
         if (i % columns) table[i - 1] += table[i];
 }
 
-/* Fills f->other, f->across, f->stored, f->passing and f->own. */
+/* Fills f->other, f->across, f->stored and f->passing. */
 static void find_alive(const Solver *s, Profile *f) {
     const size_t cuts = (size_t)s->n + 1;
     for (int b = 0; b < f->p->n_bufs; b++) {
@@ -157,13 +166,11 @@ static void find_alive(const Solver *s, Profile *f) {
         }
         add_bytes(f, f->other, 1, l->first, l->last, l->bytes);
         add_bytes(f, f->across, 1, l->first + 1, l->last, l->bytes);
-        if (l->last < f->p->forward_end) add_bytes(f, f->own + f->within[f->first[b]] - 1, cuts, l->first, l->last, l->bytes);
     }
     sum_up(f, f->other, 1);
     sum_up(f, f->across, 1);
     sum_up(f, f->stored, cuts);
     sum_up(f, f->passing, cuts);
-    sum_up(f, f->own, cuts);
 }
 
 /* Fills f->update and f->gradient. */
@@ -192,13 +199,28 @@ static size_t gradients_wait(const Profile *f, const Op *op, int need) {
     return bytes;
 }
 
+static void at_least_op(int *last, int op) {
+    if (op > *last) *last = op;
+}
+
+/* Fills f->last, from what the chain's backward ops read: they are the same in all programs, whatever is gathered or made again before
+ * them. Each op after the forward pass so belongs to one unit, the last ones to the first. */
 static void find_last(const Solver *s, Profile *f) {
-    f->last[s->n] = f->p->forward_end - 1;
-    for (int c = s->n - 1; c >= 0; c--) {
-        f->last[c] = f->last[c + 1];
-        for (int b = 0; b < f->p->n_bufs; b++)
-            if (f->unit[b] == c + 1 && f->life[b].last > f->last[c]) f->last[c] = f->life[b].last;
+    const Chain *c = s->c;
+    const Program *p = c->p;
+    for (int cut = 0; cut <= s->n; cut++) f->last[cut] = f->p->forward_end - 1;
+    for (int t = f->p->forward_end; t < f->p->n_ops; t++)
+        if (f->p->ops[t].out[0] != NO_BUF) f->made[f->p->ops[t].out[0]] = t;
+    for (int i = p->forward_end; i < p->n_ops; i++) {
+        const Op *op = &p->ops[i];
+        if (op->out[0] == NO_BUF) continue;
+        EACH_IN(op, k) {
+            const int w = c->writer[program_root(p, op->in[k])];
+            if (w != NO_OP) at_least_op(&f->last[f->within[f->place[w]] - 1], f->made[op->out[0]]);
+        }
     }
+    f->last[0] = f->p->n_ops - 1;
+    for (int cut = s->n - 1; cut > 0; cut--) at_least_op(&f->last[cut], f->last[cut + 1]);
 }
 
 static void at_least(size_t *most, size_t bytes) { *most = max_size(*most, bytes); }
@@ -214,8 +236,21 @@ static void work_stored(const Solver *s, Profile *f, int unit, Step *store) {
         at_least(&store->working, f->other[t] + *at_cut(s, f->stored, t, unit - 1));
     for (int t = f->last[unit] + 1; t <= f->last[unit - 1]; t++)
         at_least_without(&store->working, f->other[t] + *at_cut(s, f->stored, t, unit - 1), gone_at(f, unit - 1, t));
-    for (int i = s->c->cut[unit - 1].at; i < s->c->cut[unit].at; i++)
-        if (s->again[i]) store->seconds += op_seconds(&s->c->p->ops[i]);
+}
+
+/* Seconds of second runs of single ops, for the unit whose backward pass needs them: what it does not read itself is made for another op's
+ * second run. */
+static void time_stored(const Solver *s, Step *store) {
+    const Program *p = s->c->p;
+    int *user = s->depth; /* by root: the unit for which it is made again */
+    for (int i = p->forward_end - 1, unit = s->n; i >= 0; i--) {
+        const Op *op = &p->ops[i];
+        while (s->c->cut[unit - 1].at > i) unit--;
+        if (!s->again[i]) continue;
+        const int root = program_root(p, op->out[0]), of = s->c->saved[root] ? unit : user[root];
+        EACH_IN(op, k) user[program_root(p, op->in[k])] = of;
+        store[of].seconds += op_seconds(op);
+    }
 }
 
 /* The first backward op that reads what is lost when the run (from, to] is dropped. */
@@ -238,10 +273,10 @@ static size_t work_dropped(const Solver *s, const Profile *f, int from, int to, 
         const int t = f->place[i];
         if (!s->again[i]) continue;
         waiting += gradients_wait(f, &s->c->p->ops[i], need);
-        at_least_without(&most, waiting + *at_cut(s, f->own, t, from) + *at_cut(s, f->stored, t, from), gone_at(f, from, need));
+        at_least_without(&most, waiting + f->own[t] + *at_cut(s, f->stored, t, from), gone_at(f, from, need));
     }
     for (int t = min_int(f->last[to] + 1, need); t <= f->last[from]; t++)
-        at_least_without(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : (f->life[out].last >= t ? cut : 0) + input),
+        at_least_without(&most, f->other[t] + (t >= need ? *at_cut(s, f->stored, t, from) : *at_cut(s, f->stored, t, to) + (f->life[out].last >= t ? cut : 0) + input),
                          gone_at(f, from, t));
     return most;
 }
@@ -264,6 +299,41 @@ static void find_again(const Solver *s, int to) {
     }
 }
 
+/* Adds the bytes of a storage that forward ops alone read to *bytes, unless it is counted. */
+static void count_alive(const Profile *f, int buf, size_t *bytes) {
+    const int b = program_root(f->p, buf);
+    const Life *l = &f->life[b];
+    if (f->alive[b] || f->unit[b] || !l->used || l->host || l->persistent || l->last >= f->p->forward_end) return;
+    f->alive[b] = true;
+    *bytes += l->bytes;
+}
+
+/* What the op is the first to touch is not alive before it. */
+static void end_alive(const Profile *f, int buf, int op, size_t *bytes) {
+    const int b = program_root(f->p, buf);
+    if (!f->alive[b] || f->life[b].first < op) return;
+    f->alive[b] = false;
+    *bytes -= f->life[b].bytes;
+}
+
+/* Fills f->own: bytes of what forward ops alone read, alive in the second run up to cut `to` (s->again) at each of its ops. */
+static void find_own(const Solver *s, const Profile *f, int to) {
+    size_t bytes = 0;
+    memset(f->alive, 0, (size_t)f->p->n_bufs);
+    for (int t = f->place[s->c->cut[to].at] - 1, i = s->c->cut[to].at - 1; t >= 0; t--) {
+        const Op *op = &f->p->ops[t];
+        const bool known = i >= 0 && f->place[i] == t, runs = !known || s->again[i];
+        if (known) i--;
+        if (!runs) continue;
+        EACH_IN(op, k) count_alive(f, op->in[k], &bytes);
+        EACH_OUT(op, k) count_alive(f, op->out[k], &bytes);
+        if (op->workspace != NO_BUF) count_alive(f, op->workspace, &bytes);
+        f->own[t] = bytes;
+        EACH_OUT(op, k) end_alive(f, op->out[k], t, &bytes);
+        if (op->workspace != NO_BUF) end_alive(f, op->workspace, t, &bytes);
+    }
+}
+
 /* The steps of all runs that end at cut `to`. Dropping a run keeps what crosses its end, and its input, even if the
  * backward pass itself does not read that (counted twice where the forward pass still reads it). */
 static void fill_steps(const Solver *s, Profile *f, int to) {
@@ -271,6 +341,7 @@ static void fill_steps(const Solver *s, Profile *f, int to) {
     const Program *p = s->c->p;
     size_t batch = 0; /* bytes of inputs that only the second run still needs */
     find_again(s, to);
+    find_own(s, f, to);
     memset(s->lost, 0, (size_t)p->n_bufs); /* here: inputs that are in `batch` */
     for (int from = to - 1; from >= 0; from--) {
         for (int i = s->c->cut[from].at; i < s->c->cut[from + 1].at; i++) {
@@ -302,28 +373,27 @@ static void find_places(const Solver *s, Profile *f) {
     f->place[i] = f->p->forward_end;
 }
 
-/* Makes ops run again by themselves, of units up to a cut that the choice stores. */
-static void lighten(const Solver *s, int cut, int *segment) { chain_lighten(s->c, USUAL, s->c->cut[cut].at, op_is_light, segment, s->depth); }
-
-/* Fills s->store of that way; of WHOLE s->step and s->least, too, of LIGHT s->input. */
-static int estimate(Solver *s, int way, int *segment, Compile *under) {
+/* Fills s->store of that way; of WHOLE s->step, too, of LIGHT s->input. */
+static int estimate(Solver *s, Way way, int *segment, Compile *under) {
     Program *p;
-    chain_store(s->c, segment);
-    if (way == LIGHT) lighten(s, s->n, segment);
+    chain_store(s->c, way == LIGHT ? LIGHTEN : STORED, segment);
+    chain_lighten(s->c, USUAL, op_is_light, segment, s->depth);
+    for (int i = 0; i < s->c->p->forward_end; i++) s->light[i] = segment[i] == ALONE;
     int code = whatif(s->c->p, chain_apply, &(ChainChoice){s->c, segment, NULL}, under, &p, NULL);
     if (code) return code;
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
     Scratch *m = &under->scratch;
     void *before = m->last;
-    Profile f = {.p = p,
+    Profile f = {.p = p, .made = scratch_new(m, bufs, sizeof(int)),
                  .place = scratch_new(m, (size_t)s->c->p->forward_end + 1, sizeof(int)), .within = scratch_new(m, ops, sizeof(int)),
                  .cut = scratch_new(m, cuts, sizeof(int)), .kept = scratch_new(m, cuts, sizeof(size_t)),
                  .life = scratch_new(m, bufs, sizeof(Life)), .unit = scratch_new(m, bufs, sizeof(int)),
-                 .first = scratch_new(m, bufs, sizeof(int)), .read = scratch_new(m, bufs, sizeof(int)),
+                 .read = scratch_new(m, bufs, sizeof(int)),
                  .back = scratch_new(m, bufs, sizeof(int)),
                  .other = scratch_new(m, ops, sizeof(size_t)), .across = scratch_new(m, ops, sizeof(size_t)),
                  .stored = scratch_new(m, ops * cuts, sizeof(size_t)), .passing = scratch_new(m, ops * cuts, sizeof(size_t)),
-                 .own = scratch_new(m, ops * cuts, sizeof(size_t)), .last = scratch_new(m, cuts, sizeof(int)),
+                 .alive = scratch_new(m, bufs, sizeof(bool)),
+                 .own = scratch_new(m, ops, sizeof(size_t)), .last = scratch_new(m, cuts, sizeof(int)),
                  .update = scratch_new(m, bufs, sizeof(int)), .gradient = scratch_new(m, bufs, sizeof(size_t))};
     if (!m->failed) {
         program_lives(p, f.life);
@@ -338,10 +408,10 @@ static int estimate(Solver *s, int way, int *segment, Compile *under) {
         for (size_t b = 0; b < bufs; b++)
             if (f.unit[b]) s->store[way][f.unit[b]].kept += f.life[b].bytes;
         for (int unit = 1; unit <= s->n; unit++) work_stored(s, &f, unit, &s->store[way][unit]);
+        time_stored(s, s->store[way]);
         for (int cut = 1; cut < s->n; cut++)
             if (way == LIGHT && s->c->saved[s->c->cut[cut].root] && !f.unit[f.cut[cut]]) s->input[cut] = f.life[f.cut[cut]].bytes;
         for (int to = 1; to < s->n && way == WHOLE; to++) fill_steps(s, &f, to);
-        for (size_t t = 0; t < ops && way == WHOLE; t++) s->least = max_size(s->least, f.other[t]);
     }
     program_free(p);
     scratch_release(m, before);
@@ -350,36 +420,49 @@ static int estimate(Solver *s, int way, int *segment, Compile *under) {
 
 /* ---- the dynamic program */
 
-/* Makes room in a full front: of labels that keep about the same number of bytes and are about as quick, one stays. The
- * first, which keeps the least, and the last, which is the quickest, always stay. */
+/* On which way of the unit before it do the labels of a cut depend? A LIGHT one may not keep what crosses the cut. After a run that is
+ * dropped light ops have nothing to begin from, if the backward pass does not keep what crosses the cut. WHOLE: on none. */
+static Way depends(const Solver *s, int cut) {
+    const int root = s->c->cut[cut].root;
+    if (root == NO_BUF) return WHOLE;
+    return !s->c->saved[root] ? DROPPED : s->input[cut] ? LIGHT : WHOLE;
+}
+
+/* The labels at a cut: of all ways to store and drop what follows it, if the unit before it is stored or dropped that way. */
+static Front *front_at(const Solver *s, int cut, Way before) { return &s->front[2 * cut + (before != WHOLE && before == depends(s, cut))]; }
+
+static int compare_doubles(const void *left, const void *right) {
+    const double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* Makes room in a full front. Without a label, budgets up to the next one have the time of the one before: bytes times seconds are lost.
+ * The half with the smaller losses goes, but no two in a row; the first, which needs the least, and the last, which is the quickest, stay. */
 static void thin_out(Front *f) {
-    const int steps = LABELS / 4;
-    const Label *first = &f->item[0], *last = &f->item[f->n - 1];
-    const size_t gap = (last->kept - first->kept) / steps + 1;
-    const double pause = (first->seconds - last->seconds) / steps;
+    double loss[LABELS], sorted[LABELS];
+    for (int i = 1; i < f->n - 1; i++) loss[i] = sorted[i] = (double)(f->item[i + 1].peak - f->item[i].peak) * (f->item[i - 1].seconds - f->item[i].seconds);
+    qsort(sorted + 1, (size_t)f->n - 2, sizeof *sorted, compare_doubles);
+    const double most = sorted[f->n / 2];
     int n = 1;
+    bool went = false;
     for (int i = 1; i < f->n; i++) {
-        const Label *before = &f->item[n - 1], *l = &f->item[i];
-        if (i == f->n - 1 || l->kept - before->kept >= gap || before->seconds - l->seconds >= pause) f->item[n++] = *l;
+        went = !went && i < f->n - 1 && loss[i] <= most;
+        if (!went) f->item[n++] = f->item[i];
     }
     f->n = n;
 }
 
-/* Adds a label unless another keeps no more and is no slower; takes out those that it makes useless in the same way. */
+/* Adds a label unless another needs no more and is no slower; takes out those that it makes useless in the same way. */
 static void add_label(Front *f, const Label *l) {
     int at = 0, end = f->n;
     assert(f->n < LABELS);
-    while (at < end) { /* to the first label that keeps more */
+    while (at < end) { /* to the first label that needs more */
         int middle = (at + end) / 2;
-        if (f->item[middle].kept <= l->kept) at = middle + 1;
+        if (f->item[middle].peak <= l->peak) at = middle + 1;
         else end = middle;
     }
-    if (at > 0 && f->item[at - 1].seconds <= l->seconds) {
-        Label *best = &f->item[at - 1];
-        if (best->kept == l->kept && best->seconds == l->seconds && l->peak < best->peak) *best = *l;
-        return;
-    }
-    if (at > 0 && f->item[at - 1].kept == l->kept) at--;
+    if (at > 0 && f->item[at - 1].seconds <= l->seconds) return;
+    if (at > 0 && f->item[at - 1].peak == l->peak) at--;
     for (end = at; end < f->n && f->item[end].seconds >= l->seconds;) end++;
     memmove(&f->item[at + 1], &f->item[end], (size_t)(f->n - end) * sizeof *f->item);
     f->item[at] = *l;
@@ -387,145 +470,124 @@ static void add_label(Front *f, const Label *l) {
     if (f->n == LABELS) thin_out(f);
 }
 
-/* Extends the labels at cut `from` by the run up to cut `to`, dropped or (a single unit) stored. */
-static void extend(const Solver *s, int way, int from, int to, bool dropped, size_t bound) {
-    assert(dropped || to == from + 1);
-    const Step *step = dropped ? step_at(s, from, to) : &s->store[way][to];
-    for (int i = 0; i < s->front[from].n; i++) {
-        const Label *l = &s->front[from].item[i];
-        if (l->kept + step->working > bound) return; /* the next labels keep more */
-        const size_t input = dropped && way == LIGHT && !l->dropped ? s->input[from] : 0, peak = l->kept + input + step->working;
-        if (peak <= bound) add_label(&s->front[to], &(Label){l->kept + input + step->kept, max_size(l->peak, peak), l->seconds + step->seconds, from, i, dropped});
+/* Puts a step before the labels at cut `to`. */
+static void extend(const Solver *s, int from, int to, Way way) {
+    assert(way == DROPPED || to == from + 1);
+    const Step *step = way == DROPPED ? step_at(s, from, to) : &s->store[way][to];
+    const Front *after = front_at(s, to, way);
+    const Way other = depends(s, from);
+    for (int k = 0; k < 2 && (!k || other != WHOLE); k++) {
+        const Way before = k ? other : WHOLE;
+        const size_t input = before == LIGHT ? s->input[from] : 0;
+        const size_t working = step->working + (way == LIGHT ? 0 : input), kept = step->kept + (way == DROPPED ? input : 0);
+        if (before == DROPPED && way == LIGHT) continue;
+        for (int i = 0; i < after->n; i++) {
+            const Label *l = &after->item[i];
+            add_label(front_at(s, from, before), &(Label){max_size(working, kept + l->peak), l->seconds + step->seconds, to, i, way});
+        }
     }
 }
 
-/* The quickest choice whose estimated peak is within the bound, or NULL. */
-static const Label *quickest(const Solver *s, int way, size_t bound) {
-    s->front[0].n = 1;
-    s->front[0].item[0] = (Label){0};
-    for (int to = 1; to <= s->n; to++) {
-        s->front[to].n = 0;
-        extend(s, way, to - 1, to, false, bound);
-        for (int from = to - 1; from >= 0 && to < s->n; from--) extend(s, way, from, to, true, bound);
+/* Fills the front of each cut, from the last one to the first. */
+static void find_fronts(const Solver *s) {
+    s->front[2 * s->n] = (Front){.n = 1};
+    for (int from = s->n - 1; from >= 0; from--) {
+        for (Way way = WHOLE; way < DROPPED; way++) extend(s, from, from + 1, way);
+        for (int to = from + 1; to < s->n; to++) extend(s, from, to, DROPPED);
     }
-    const Front *end = &s->front[s->n];
-    return end->n ? &end->item[end->n - 1] : NULL;
 }
 
-/* The choice that a label of the last cut stands for. */
-static void trace(const Solver *s, int way, const Label *end, int *segment) {
-    chain_store(s->c, segment);
-    for (int to = s->n; to > 0;) {
-        for (int i = s->c->cut[end->cut].at; end->dropped && i < s->c->cut[to].at; i++) segment[i] = to;
-        to = end->cut;
-        end = &s->front[to].item[end->slot];
-    }
-    if (way == LIGHT) lighten(s, s->n, segment);
+/* The choice that a label of the first cut stands for. */
+static void trace(const Solver *s, const Label *l, int *segment) {
+    chain_store(s->c, STORED, segment);
+    for (int from = 0; from < s->n; from = l->to, l = &front_at(s, l->to, l->way)->item[l->slot])
+        for (int i = s->c->cut[from].at; i < s->c->cut[l->to].at; i++) {
+            const int out = s->c->p->ops[i].out[0];
+            if (l->way == DROPPED) segment[i] = l->to;
+            else if (s->light[i] && (l->way == LIGHT || !s->c->saved[program_root(s->c->p, out)])) segment[i] = LIGHTEN;
+        }
+    chain_lighten(s->c, USUAL, op_is_light, segment, s->depth);
 }
 
 /* ---- candidates and their judgement */
 
-static int *candidate(const Solver *s, int i) {
-    assert(i >= 0 && i < CANDIDATES);
-    return s->segment + (size_t)i * (size_t)s->c->p->forward_end;
+/* What a candidate stands for, made in s->segment. */
+static int *candidate(const Solver *s, const Candidate *c) {
+    if (c->label) trace(s, c->label, s->segment);
+    else chain_choose(s->whole, c->mode, s->segment);
+    return s->segment;
 }
 
-/* Takes candidate(s->count), which the caller has filled, into the list, unless it is there already. */
-static void add_candidate(Solver *s) {
-    size_t bytes = (size_t)s->c->p->forward_end * sizeof(int);
-    for (int i = 0; i < s->count; i++)
-        if (!memcmp(candidate(s, i), candidate(s, s->count), bytes)) return;
-    s->seconds[s->count] = chain_again(s->c, candidate(s, s->count), s->lost, s->need, s->again);
-    s->count++;
+static void add_candidate(Solver *s, Candidate c) {
+    c.seconds = chain_again(s->c, candidate(s, &c), s->lost, s->need, s->again);
+    s->item[s->count++] = c;
 }
 
-/* Adds candidate `i` with its units up to a cut lightened. */
-static void add_lightened(Solver *s, int i, int cut) {
-    memcpy(candidate(s, s->count), candidate(s, i), (size_t)s->c->p->forward_end * sizeof(int));
-    lighten(s, cut, candidate(s, s->count));
-    s->peak[s->count] = 0;
-    add_candidate(s);
+static int quicker(const void *left, const void *right) {
+    const Candidate *a = left, *b = right;
+    if (a->seconds != b->seconds) return a->seconds < b->seconds ? -1 : 1;
+    return a->peak != b->peak ? (a->peak < b->peak ? -1 : 1) : 0;
 }
 
-/* The bound first falls to just below each peak that was reached. After half of the tries it falls in even steps over
- * the rest of the way to s->least; a step that finds nothing is halved. */
-static void follow_front(Solver *s, int way) {
-    size_t peak = SIZE_MAX, step = 0;
-    for (int tries = 1; tries < CHOICES - CHECKPOINT_BUDGET && peak > step; tries++) {
-        if (tries == CHOICES / 2 && peak > s->least) step = (peak - s->least) / (CHOICES / 2) + 1;
-        const Label *l = quickest(s, way, peak - step);
-        if (l) {
-            peak = l->peak;
-            trace(s, way, l, candidate(s, s->count));
-            s->peak[s->count] = peak;
-            add_candidate(s);
-            if (!step) step = 1;
-        } else if (!(step /= 2)) {
-            return;
-        }
-    }
+static int smaller(const void *left, const void *right) {
+    const Candidate *a = left, *b = right;
+    return a->peak != b->peak ? (a->peak < b->peak ? -1 : 1) : quicker(left, right);
 }
 
 static void find_candidates(Solver *s) {
-    for (int mode = CHECKPOINT_NONE; mode < CHECKPOINT_SELECTIVE; mode++) {
-        chain_choose(s->whole, (Checkpoint)mode, candidate(s, s->count));
-        add_candidate(s);
-    }
-    follow_front(s, WHOLE);
-    for (int i = 0, n = s->count; i < n; i++) add_lightened(s, i, s->n);
-    for (int part = 1; part < PARTS; part++) add_lightened(s, 0, s->n * part / PARTS);
-    follow_front(s, LIGHT);
+    find_fronts(s);
+    for (int mode = CHECKPOINT_NONE; mode < CHECKPOINT_SELECTIVE; mode++) add_candidate(s, (Candidate){.mode = (Checkpoint)mode});
+    const Front *f = front_at(s, 0, WHOLE);
+    for (int i = 0; i < f->n; i++) add_candidate(s, (Candidate){.label = &f->item[i], .peak = f->item[i].peak});
 }
 
-/* The quickest candidate that was not looked at before and for which no more than `most` bytes, with some doubt, are estimated, or -1. */
-static int take_quickest(const Solver *s, bool *seen, size_t most) {
-    int best = -1;
-    for (int i = 0; i < s->count; i++)
-        if (!seen[i] && s->peak[i] - s->peak[i] / DOUBT <= most && (best < 0 || s->seconds[i] < s->seconds[best])) best = i;
-    if (best >= 0) seen[best] = true;
-    return best;
-}
+/* May the candidate's arena be no more than that? */
+static bool may_fit(const Candidate *c, size_t bytes) { return c->peak - c->peak / DOUBT <= bytes; }
 
-/* Of equally quick candidates that fit, the one with the smallest arena is the best. Where none fits that should, the others have
- * their turn: an estimate may be too high. */
+static int try_candidate(const Solver *s, Compile *under, Candidate *c) { return c->arena ? OK : chain_arena(s->c, candidate(s, c), under, &c->arena); }
+
+/* The first candidate that fits, in order of time; of equally quick ones, the one with the smallest arena. Where none fits that should, the
+ * one with the least arena. */
 static int judge(const Solver *s, Compile *under, int *best) {
     const size_t budget = under->settings->budget;
-    bool seen[CANDIDATES] = {false};
-    size_t arena = 0, least = SIZE_MAX, best_arena = 0;
     *best = -1;
-    for (int all = 0; all < 2 && *best < 0; all++)
-        for (int i; (i = take_quickest(s, seen, all ? SIZE_MAX : budget)) >= 0;) {
-            if (*best >= 0 && s->seconds[i] > s->seconds[*best]) break;
-            int code = chain_arena(s->c, candidate(s, i), under, &arena);
-            if (code) return code;
-            if (arena < least) least = arena;
-            if (arena > budget || (*best >= 0 && arena >= best_arena)) continue;
-            *best = i;
-            best_arena = arena;
-        }
+    qsort(s->item, (size_t)s->count, sizeof *s->item, quicker);
+    for (int i = 0; i < s->count && (*best < 0 || s->item[i].seconds <= s->item[*best].seconds); i++) {
+        Candidate *c = &s->item[i];
+        if (!may_fit(c, budget)) continue;
+        int code = try_candidate(s, under, c);
+        if (code) return code;
+        if (c->arena <= budget && (*best < 0 || c->arena < s->item[*best].arena)) *best = i;
+    }
     if (*best >= 0) return OK;
+    qsort(s->item, (size_t)s->count, sizeof *s->item, smaller);
+    for (int i = 0; i < s->count && (*best < 0 || may_fit(&s->item[i], s->item[*best].arena)); i++) {
+        int code = try_candidate(s, under, &s->item[i]);
+        if (code) return code;
+        if (*best < 0 || s->item[i].arena < s->item[*best].arena) *best = i;
+    }
+    if (s->item[*best].arena <= budget) return OK;
     return err_set(under->e, ERR_OOM, "checkpoint: a budget of %zu bytes is too small: the least that recomputation "
-                   "reaches is %zu bytes", budget, least);
+                   "reaches is %zu bytes", budget, s->item[*best].arena);
 }
 
 static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment, size_t *estimated) {
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
     Scratch *m = &under->scratch;
-    Solver s = {whole, c, c->n_cuts - 1, scratch_new(m, cuts * cuts, sizeof(Step)),
-                {scratch_new(m, cuts, sizeof(Step)), scratch_new(m, cuts, sizeof(Step))}, scratch_new(m, cuts, sizeof(size_t)), 0,
-                scratch_new(m, cuts, sizeof(Front)), scratch_new(m, CANDIDATES * ops, sizeof(int)),
-                scratch_new(m, bufs, sizeof(int)), scratch_new(m, CANDIDATES, sizeof(double)), scratch_new(m, CANDIDATES, sizeof(size_t)), 0,
-                scratch_new(m, bufs, sizeof(bool)), scratch_new(m, bufs, sizeof(bool)),
-                scratch_new(m, ops, sizeof(bool))};
+    Solver s = {.whole = whole, .c = c, .n = c->n_cuts - 1, .step = scratch_new(m, cuts * cuts, sizeof(Step)),
+                .store = {scratch_new(m, cuts, sizeof(Step)), scratch_new(m, cuts, sizeof(Step))}, .input = scratch_new(m, cuts, sizeof(size_t)),
+                .front = scratch_new(m, 2 * cuts, sizeof(Front)), .item = scratch_new(m, CANDIDATES, sizeof(Candidate)), .segment = segment, .light = scratch_new(m, ops, sizeof(bool)),
+                .depth = scratch_new(m, bufs, sizeof(int)), .lost = scratch_new(m, bufs, sizeof(bool)),
+                .need = scratch_new(m, bufs, sizeof(bool)), .again = scratch_new(m, ops, sizeof(bool))};
     if (m->failed) return OK;
     int best, code = OK;
-    for (int way = 0; way < WAYS && !code; way++) code = estimate(&s, way, segment, under);
+    for (Way way = WHOLE; way < DROPPED && !code; way++) code = estimate(&s, way, segment, under);
     if (code || m->failed) return code;
     find_candidates(&s);
     code = judge(&s, under, &best);
     if (code) return code;
-    memcpy(segment, candidate(&s, best), ops * sizeof *segment);
-    if (estimated) *estimated = s.peak[best];
+    candidate(&s, &s.item[best]);
+    if (estimated) *estimated = s.item[best].peak;
     return OK;
 }
 

@@ -129,13 +129,13 @@ static void choose_sqrt(const Chain *c, int *segment) {
         if (segment[i] == number) segment[i] = stored(c, i);
 }
 
-void chain_store(const Chain *c, int *segment) {
-    for (int i = 0; i < c->p->forward_end; i++) segment[i] = stored(c, i);
+void chain_store(const Chain *c, int as, int *segment) {
+    for (int i = 0; i < c->p->forward_end; i++) segment[i] = c->gathers[i] ? ALONE : as;
 }
 
 void chain_choose(const Chain *c, Checkpoint mode, int *segment) {
     assert(mode != CHECKPOINT_SELECTIVE && mode != CHECKPOINT_BUDGET);
-    chain_store(c, segment);
+    chain_store(c, STORED, segment);
     for (int i = 0; i < c->p->forward_end && mode == CHECKPOINT_MARKED; i++)
         if (c->p->ops[i].region) segment[i] = c->p->ops[i].region;
     if (mode == CHECKPOINT_ALL) choose_all(c, segment);

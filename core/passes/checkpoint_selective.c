@@ -27,15 +27,17 @@ static int depth_of(const Chain *c, const int *segment, const int *depth, int bu
     int root = program_root(c->p, buf), writer = c->writer[root];
     if (writer == NO_OP) return is_there(c, root, bytes) ? 0 : DEEPEST;
     if (segment[writer] == ALONE) return depth[root];
-    return segment[writer] == STORED && c->saved[root] ? 0 : DEEPEST;
+    return c->saved[root] ? 0 : DEEPEST;
 }
 
-void chain_lighten(const Chain *c, int deep, int end, LightFn *light, int *segment, int *depth) {
-    assert(deep <= DEEPEST && end <= c->p->forward_end);
-    for (int i = 0; i < end; i++) {
+void chain_lighten(const Chain *c, int deep, LightFn *light, int *segment, int *depth) {
+    assert(deep <= DEEPEST);
+    for (int i = 0; i < c->p->forward_end; i++) {
         const Op *op = &c->p->ops[i];
         int root = op->out[0] == NO_BUF ? NO_BUF : program_root(c->p, op->out[0]), most = 0;
-        if (segment[i] != STORED || root == NO_BUF || c->writer[root] != i || !light(op)) continue;
+        if (segment[i] != LIGHTEN) continue;
+        segment[i] = STORED;
+        if (root == NO_BUF || c->writer[root] != i || !light(op)) continue;
         EACH_IN(op, k) {
             int d = depth_of(c, segment, depth, op->in[k], c->p->bufs[root].bytes);
             if (d > most) most = d;
@@ -52,8 +54,8 @@ int chain_select(const Chain *c, Compile *under, int *segment) {
     int *depth = scratch_new(&under->scratch, (size_t)c->p->n_bufs, sizeof *depth);
     if (under->scratch.failed) return OK;
     for (int deep = 0; deep <= DEEPEST; deep++) {
-        chain_store(c, tried);
-        chain_lighten(c, deep, c->p->forward_end, op_is_light, tried, depth);
+        chain_store(c, LIGHTEN, tried);
+        chain_lighten(c, deep, op_is_light, tried, depth);
         int code = chain_arena(c, tried, under, &arena);
         if (code) return code;
         if (arena >= least) continue;

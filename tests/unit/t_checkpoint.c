@@ -198,8 +198,8 @@ static void test_depth(void) {
     int *segment = calloc((size_t)p->forward_end, sizeof *segment), *depth = calloc((size_t)p->n_bufs, sizeof *depth);
     for (int deep = 0; deep <= DEEPEST && segment && depth; deep++) {
         int alone = 0, run = 0, longest = 0;
-        memset(segment, 0, (size_t)p->forward_end * sizeof *segment);
-        chain_lighten(&c, deep, p->forward_end, op_is_light, segment, depth);
+        chain_store(&c, LIGHTEN, segment);
+        chain_lighten(&c, deep, op_is_light, segment, depth);
         for (int i = 0; i < p->forward_end; i++) {
             run = segment[i] == ALONE ? run + 1 : 0;
             alone += segment[i] == ALONE;

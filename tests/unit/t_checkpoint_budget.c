@@ -3,7 +3,7 @@
 #include "checkpoint_nets.h"
 #include "tap.h"
 
-enum { BUDGETS = 50 /* from the least to what no recomputation needs */, NETWORKS = 120 /* random ones */, EACH = 40 /* of their budgets */ };
+enum { BUDGETS = 50 /* from the least to what no recomputation needs */, NETWORKS = 300 /* random ones */, EACH = 40 /* of their budgets */, DEEP = 3, UNITS = 40 /* deep networks of so many convolutions */ };
 
 static void test_budget(void) {
     for (size_t n = 0; n < ARRAY_LEN(nets); n++) {
@@ -46,6 +46,13 @@ typedef struct Choices {
     int n, cap;
 } Choices;
 
+static Choices choices_of(const Chain *c, const Settings *s, Scratch *memory) {
+    const size_t bufs = (size_t)c->p->n_bufs, ops = (size_t)c->p->forward_end;
+    return (Choices){.c = c, .s = s, .segment = scratch_new(memory, ops, sizeof(int)), .light = scratch_new(memory, ops, sizeof(int)),
+                     .depth = scratch_new(memory, bufs, sizeof(int)), .lost = scratch_new(memory, bufs, sizeof(bool)),
+                     .need = scratch_new(memory, bufs, sizeof(bool)), .again = scratch_new(memory, ops, sizeof(bool))};
+}
+
 static void add_choice(Choices *o, const int *segment) {
     Err e = {0};
     Compile c = {.settings = o->s, .device = &model, .e = &e};
@@ -58,17 +65,17 @@ static void add_choice(Choices *o, const int *segment) {
 /* Stores the next unit or drops a run of the next ones, and so on to the last cut. */
 static void choose_from(Choices *o, int from) {
     if (from == o->c->n_cuts - 2) {
-        add_choice(o, o->segment);
-        for (int cut = 1; cut < o->c->n_cuts; cut++) {
+        for (int light = 0; light < 2; light++) {
+            for (int i = o->c->cut[from].at; i < o->c->p->forward_end; i++) o->segment[i] = light ? LIGHTEN : STORED;
             memcpy(o->light, o->segment, (size_t)o->c->p->forward_end * sizeof *o->light);
-            chain_lighten(o->c, USUAL, o->c->cut[cut].at, op_is_light, o->light, o->depth);
+            chain_lighten(o->c, USUAL, op_is_light, o->light, o->depth);
             add_choice(o, o->light);
         }
         return;
     }
     for (int to = from + 1; to < o->c->n_cuts - 1; to++)
-        for (int drop = to > from + 1; drop < 2; drop++) {
-            for (int i = o->c->cut[from].at; i < o->c->cut[to].at; i++) o->segment[i] = drop * to;
+        for (int way = to > from + 1 ? 2 : 0; way < 3; way++) {
+            for (int i = o->c->cut[from].at; i < o->c->cut[to].at; i++) o->segment[i] = way == 0 ? STORED : way == 1 ? LIGHTEN : to;
             choose_from(o, to);
         }
 }
@@ -80,18 +87,20 @@ static double quickest_choice(const Choices *o, size_t budget) {
     return best;
 }
 
-typedef struct Tally { int budgets, equal, quicker, nets, estimates, exact; double least; } Tally;
+typedef struct Tally { int budgets, equal, quicker, nets, estimates, exact; double least, slower /* at most, as a share of the step */; } Tally;
 
-/* At some of the budgets at which some choice begins to fit. */
-static void compare(const Choices *o, const Program *p, Tally *t) {
+/* At each of so many of the budgets at which some choice begins to fit. */
+static void compare(const Choices *o, const Program *p, Tally *t, int each) {
     Err e = {0};
     Settings s = *o->s;
     size_t least = least_of(p, s, &e), best = SIZE_MAX;
+    double step = 0;
+    for (int i = 0; i < p->n_ops; i++) step += op_seconds(&p->ops[i]);
     for (int i = 0; i < o->n; i++)
         if (o->item[i].arena < best) best = o->item[i].arena;
     t->least = fmax(t->least, (double)least / (double)best);
     t->nets++;
-    for (int i = 0; i < o->n; i += EACH) {
+    for (int i = 0; i < o->n; i += each) {
         if (o->item[i].arena < least) continue;
         s.budget = o->item[i].arena;
         Compile under = {.settings = &s, .device = &model, .e = &e};
@@ -101,7 +110,8 @@ static void compare(const Choices *o, const Program *p, Tally *t) {
             found = chain_again(o->c, o->light, o->lost, o->need, o->again);
         scratch_release(&under.scratch, NULL);
         t->budgets++;
-        t->equal += found <= wanted * (1 + 1e-9);
+        t->equal += found <= wanted * (1 + 1e-9); 
+        t->slower = fmax(t->slower, (found - wanted) / step);
         t->quicker += found < wanted * (1 - 1e-9);
         t->estimates += estimated > 0;
         t->exact += estimated == bytes;
@@ -114,13 +124,13 @@ static uint32_t below(uint32_t n) {
     return (uint32_t)(state >> 33) % n;
 }
 
-/* Convolutions, residual blocks, pooling and dropout of random sizes: tensors of very unequal bytes and costs. */
+/* Convolutions, normalisations, residual blocks, pooling and dropout of random sizes: tensors of very unequal bytes and costs. */
 static void random_net(char *text, int units) {
     static const char *const acts[] = {"ReLU", "ReLU", "GELU", "Tanh", "ReLU(inplace=true)"};
     unsigned channels = 3, size = 16;
     int n = sprintf(text, "Sequential{");
     for (int i = 0; i < units; i++) {
-        unsigned kind = below(6), next = 2 + below(40);
+        unsigned kind = below(9), next = 2 + below(40);
         const char *act = acts[below(ARRAY_LEN(acts))];
         if (kind == 0 && size > 2) {
             n += sprintf(text + n, "MaxPool2d(2) ");
@@ -130,13 +140,50 @@ static void random_net(char *text, int units) {
         } else if (kind == 2) {
             n += sprintf(text + n, "Residual{Sequential{Conv2d(%u, %u, 3, padding=same) ReLU Conv2d(%u, %u, 1)}} %s ",
                          channels, next, next, channels, act);
+        } else if (kind == 3) {
+            n += sprintf(text + n, "Residual{Sequential{Conv2d(%u, %u, 3, padding=same) BatchNorm2d(%u)} Sequential{Conv2d(%u, %u, 1) BatchNorm2d(%u)}} ReLU ",
+                         channels, next, next, channels, next, next); /* not GELU: it reads the sum, so it may stand three light ops deep */
+            channels = next;
         } else {
-            n += sprintf(text + n, "Conv2d(%u, %u, %u, padding=same) %s ", channels, next, 1 + 2 * below(2), act);
+            n += sprintf(text + n, "Conv2d(%u, %u, %u, padding=same) ", channels, next, 1 + 2 * below(2));
+            if (kind > 6) n += sprintf(text + n, "BatchNorm2d(%u) ", next);
+            n += sprintf(text + n, "%s ", act);
             channels = next;
         }
     }
-    sprintf(text + n, "Flatten Linear(%u, 10)}", channels * size * size);
+    const char *end = below(2) ? "Flatten Linear(%u, 10)}" : "Flatten Linear(%u, 64) ReLU Linear(64, 10)}"; /* a large weight is updated in slices */
+    sprintf(text + n, end, channels * size * size);
 }
+
+/* ---- deep networks, whose fronts have more labels than there is room for */
+
+/* Adds the choices that store `stored` units, drop `dropped`, and so on, to the last cut; and those with what is stored lightened. */
+static void choose_rhythm(Choices *o, int stored, int dropped) {
+    const Chain *c = o->c;
+    for (int light = 0; light < 2; light++) {
+        for (int unit = 1; unit < c->n_cuts; unit++) {
+            const int in = (unit - 1) % (stored + dropped), cut = unit - 1 - in + stored + dropped, end = cut < c->n_cuts - 2 ? cut : c->n_cuts - 2;
+            for (int i = c->cut[unit - 1].at; i < c->cut[unit].at; i++)
+                o->segment[i] = in >= stored && unit < c->n_cuts - 1 ? end : light ? LIGHTEN : STORED;
+        }
+        chain_lighten(c, USUAL, op_is_light, o->segment, o->depth);
+        add_choice(o, o->segment);
+    }
+}
+
+/* Adds the choices that drop one unit, or lighten it, and store all others. */
+static void choose_one(Choices *o, int unit) {
+    const Chain *c = o->c;
+    for (int light = 0; light < 2; light++) {
+        chain_store(c, STORED, o->segment);
+        for (int i = c->cut[unit - 1].at; i < c->cut[unit].at; i++) o->segment[i] = light ? LIGHTEN : unit;
+        chain_lighten(c, USUAL, op_is_light, o->segment, o->depth);
+        add_choice(o, o->segment);
+    }
+}
+
+/* What the backward pass does not read (the normalisation's output) is made again for a light op of another unit. */
+static const char stem[] = "Sequential{Conv2d(3, 24, 3, padding=same) BatchNorm2d(24) ReLU MaxPool2d(2) Conv2d(24, 24, 3, padding=same) ReLU Flatten Linear(1536, 10)}";
 
 /* Half of them on two ranks with ZeRO-3, which gathers weights between the forward ops. */
 static void test_exhaustive(void) {
@@ -147,23 +194,16 @@ static void test_exhaustive(void) {
         Chain c = {0};
         Scratch memory = {0};
         Settings s = settings_of(CHECKPOINT_BUDGET);
-        if (i % 3 == 0) s.precision = PREC_AMP_BF16;
+        if (i % 3 == 1) s.precision = PREC_AMP_BF16;
         if (i % 2) s.world = 2, s.zero = 3;
-        random_net(text, 3 + (int)below(4));
+        if (i) random_net(text, 3 + (int)below(4));
+        else strcpy(text, stem);
         Program *p = before(text, &s, &e);
         if (!p || !chain_find(&c, p, &memory)) ok(false, "%s: %s", text, e.text);
-        if (p && c.n_cuts <= 9) {
-            size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->forward_end;
-            Choices o = {&c, &s, mem_new(ops * sizeof(int)), mem_new(ops * sizeof(int)), mem_new(bufs * sizeof(int)),
-                         mem_new(bufs), mem_new(bufs), mem_new(ops), NULL, 0, 0};
+        if (p && c.n_cuts <= 8) {
+            Choices o = choices_of(&c, &s, &memory);
             choose_from(&o, 0);
-            compare(&o, p, &tally[i % 2]);
-            mem_free(o.segment);
-            mem_free(o.light);
-            mem_free(o.depth);
-            mem_free(o.lost);
-            mem_free(o.need);
-            mem_free(o.again);
+            compare(&o, p, &tally[i % 2], EACH);
             mem_free(o.item);
         }
         scratch_release(&memory, NULL);
@@ -174,15 +214,56 @@ static void test_exhaustive(void) {
         printf("# %s: %d networks of up to 8 units, %d budgets, %d as quick as the quickest of all choices, least x%.3f, %d of %d estimates exact\n",
                k ? "ZeRO-3" : "one rank", t->nets, t->budgets, t->equal, t->least, t->exact, t->estimates);
         is_int(t->quicker, 0, "no choice is quicker than the quickest of all choices that fit");
-        const double most = k ? 0.97 : 0.99, exact = k ? 0.8 : 1; /* what is gathered for a second run is not where the forward pass has it */
+        const double most = k ? 0.97 : 1, exact = k ? 0.6 : 1; /* what is gathered for a second run is not where the forward pass has it */
         ok(t->nets > 12 && t->equal >= most * t->budgets, "in %.0f %% of the cases it is as quick as that", 100 * most);
         ok(t->estimates > t->budgets / 4 && t->exact >= exact * t->estimates, "%.0f %% of the estimates are the arena to the byte", 100 * exact);
         ok(t->least <= 1, "the least memory is the least of all choices");
     }
 }
 
+/* Convolutions of random sizes on images of one size, and activations between them. */
+static void deep_net(char *text, int units) {
+    unsigned channels = 3;
+    int n = sprintf(text, "Sequential{");
+    for (int i = 0; i < units; i++) {
+        unsigned next = 8 + below(24);
+        n += sprintf(text + n, "Conv2d(%u, %u, %u, padding=same) %s ", channels, next, 1 + 2 * below(2), below(2) ? "GELU" : "ReLU");
+        channels = next;
+    }
+    sprintf(text + n, "AdaptiveAvgPool2d(1) Flatten Linear(%u, 10)}", channels);
+}
+
+static void test_deep(void) {
+    for (int n = 0; n < DEEP; n++) {
+        char text[8192];
+        Err e = {0};
+        Chain c = {0};
+        Scratch memory = {0};
+        Tally t = {.least = 0};
+        const Settings s = settings_of(CHECKPOINT_BUDGET);
+        deep_net(text, UNITS);
+        Program *p = before(text, &s, &e);
+        if (!ok(p && chain_find(&c, p, &memory), "a network of %d units in a row", c.n_cuts - 1)) break;
+        Choices o = choices_of(&c, &s, &memory);
+        for (int stored = 0; stored < 4; stored++)
+            for (int dropped = 1; dropped < 16; dropped++) choose_rhythm(&o, stored, dropped);
+        for (int unit = 1; unit < c.n_cuts - 1; unit++) choose_one(&o, unit);
+        compare(&o, p, &t, 3);
+        printf("# %d units, %d budgets, %d as quick as the quickest of %d choices, %d quicker, least x%.3f, %d of %d estimates exact, %.6f of a step slower\n",
+               c.n_cuts - 1, t.budgets, t.equal, o.n, t.quicker, t.least, t.exact, t.estimates, t.slower);
+        ok(t.budgets > 50 && t.quicker > t.budgets / 3, "often quicker than all choices with a rhythm, and all of one unit");
+        ok(t.slower < 0.0002, "slower than these by no more than a step's five-thousandth");
+        ok(t.least < 0.95, "the least memory is less than that of all these choices");
+        ok(t.estimates > t.budgets / 3 && t.exact == t.estimates, "all estimates are the arena to the byte");
+        mem_free(o.item);
+        scratch_release(&memory, NULL);
+        program_free(p);
+    }
+}
+
 int main(void) {
     test_budget();
     test_exhaustive();
+    test_deep();
     return tap_done();
 }
