@@ -28,7 +28,7 @@ local function values_of(options)
     local given, name = options[setting.name], setting.name
     if given == nil then values[name] = setting.default else values[name] = settings.check(where, "trainer", name, given) end
   end
-  settings.check_one_rank("trainer", values)
+  settings.check_own_loop("trainer", values)
   return values
 end
 
