@@ -237,7 +237,7 @@ end
 
 -- The form of a module as it is written in its parent
 function Functions:final(name)
-  return self.model:frozen_form(self.model.by_name[name], self:plain(name))
+  return self.model.frozen_form(self.model.by_name[name], self:plain(name))
 end
 
 -- model: of model.lua. Returns the functions {{name, form, parameters = {name, ...}}, ...}, each after those that it

@@ -109,17 +109,27 @@ function Model:find_whole()
 end
 
 -- The form of a module in its parent. One that is read as parameters is no layer.
-function Model:frozen_form(module, form)
+function Model.frozen_form(module, form)
   return module.whole and not module.parts and {tag = "frozen", form} or form
+end
+
+function Model:frozen_in_part(module)
+  self:problem(("%s, of which some parameters are frozen and others are not"):format(module.class), self.called_at[module.name])
+end
+
+-- Raises a problem if something is frozen in a module that is one layer here, and not all of it.
+function Model:check_layer(module)
+  if module.whole or module.inside then return end
+  for name in pairs(self.is_frozen) do
+    if relative(module, name) then return self:frozen_in_part(module) end
+  end
 end
 
 -- The form of a layer that is made of a module's own parameters, by their keys
 function Model:own_form(module, form, ...)
   local count = 0
   for _, key in ipairs{...} do count = count + (self.is_frozen[full_name(module, key)] and 1 or 0) end
-  if count > 0 and count < select("#", ...) then
-    self:problem(("%s, of which some parameters are frozen and others are not"):format(module.class), self.called_at[module.name])
-  end
+  if count > 0 and count < select("#", ...) then self:frozen_in_part(module) end
   local said = module.inside or module.whole and not module.parts
   return count > 0 and not said and {tag = "frozen", form} or form
 end
@@ -478,9 +488,8 @@ function Model:form_of(module)
   if module.parts then return self:parameters_of(module) end
   if module.options then
     local form, why = spelling.layer(module.kind, module.options)
-    local keys = {}
-    for i, one in ipairs(module.parameters) do keys[i] = one[1] end
-    if form then return self:own_form(module, form, table.unpack(keys)) end
+    self:check_layer(module)
+    if form then return form end
     self:problem(why, self.called_at[module.name])
     return {tag = "layer", kind = "Identity", options = {}}
   end
