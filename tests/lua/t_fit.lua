@@ -106,14 +106,14 @@ end
 
 -- ---- what was said, and axes of the script's own
 local function solved(experiment, set)
-  for _, one in ipairs(set) do experiment:set(one[1], {one[2]}) end
+  for _, said in ipairs(set) do experiment:set(said[1], {said[2]}) end
   local names = fit.spread(experiment, set)
   return fit.solve(experiment, {memory = 1 << 20}, names)
 end
 local function values_of(lines, name)
-  local found = {}
-  for _, line in ipairs(lines) do found[tostring(line[name])] = true end
-  return table.concat(util.sorted_keys(found), " ")
+  local words = {}
+  for _, line in ipairs(lines) do words[tostring(line[name])] = true end
+  return table.concat(util.sorted_keys(words), " ")
 end
 local swept = {sweep = {{"precision", {"fp32", "bf16"}}}}
 local lines = solved(small(swept), {{"precision", "fp32"}, {"accumulate", 2}})
