@@ -257,6 +257,13 @@ static void push_params(lua_State *L, const Network *n, const Layer *owner, bool
     }
 }
 
+/* Does its output follow from the input and from parameters? */
+static bool is_weighted(const Network *n, const Layer *l) {
+    bool found = false;
+    for (int i = 0; i < l->n_params; i++) found = found || !n->params[l->param[i]].buffer;
+    return found && !l->output.param;
+}
+
 static void push_layer_row(void *arg, const Network *n, const Layer *l) {
     lua_State *L = arg;
     char options[OPTIONS_TEXT];
@@ -271,12 +278,12 @@ static void push_layer_row(void *arg, const Network *n, const Layer *l) {
     lua_setfield(L, -2, "out");
     push_params(L, n, l, false);
     lua_setfield(L, -2, "params");
-    bind_set_boolean(L, "weighted", l->n_params > 0);
+    bind_set_boolean(L, "weighted", is_weighted(n, l));
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
 }
 
 /* network:layers() -> {{path, kind, where, text, input, out, weighted, params = {{name, shape, ...}, ...}}, ...}
- * params: those that no earlier layer uses; weighted: does it use any? */
+ * params: those that no earlier layer uses; weighted: does its output follow from the input and from any? */
 static int layers(lua_State *L) {
     const Network *n = bind_get(L, 1, BOX_NETWORK);
     luaL_checkstack(L, 16, NULL);

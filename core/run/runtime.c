@@ -236,6 +236,7 @@ static void drop_steps(Runtime *r) {
 int runtime_close_checked(Runtime *r, Err *e) {
     if (!r) return OK;
     drop_steps(r);
+    runtime_end_parts(r);
     for (int i = 0; r->slots && i < r->n_slots; i++)
         if (r->alloc && !r->slots[i].buf->host) allocator_put(r->alloc, &r->slots[i].block);
     allocator_close(r->alloc);

@@ -113,6 +113,8 @@ int runtime_first_values(Runtime *r, Err *e);
 int runtime_stage(Runtime *r, Loaded *l, uint32_t step, uint32_t run, FeedFn *feed, void *arg, Err *e);
 /* Sends that stage to the input buffers, which must have memory. */
 int runtime_send(Runtime *r, Loaded *l, Err *e);
+/* A step that runs in parts gives its memory back. */
+void runtime_end_parts(Runtime *r);
 /* Makes the room, unless it is there. */
 int runtime_make_room(Runtime *r, Loaded *l, int room, Err *e);
 

@@ -140,7 +140,7 @@ static void drop_step(Runtime *r, Loaded *l) {
     for (int b = 0; b < l->p->n_bufs; b++) allocator_put(r->alloc, &l->block[b]);
 }
 
-static void end_parts(Runtime *r) {
+void runtime_end_parts(Runtime *r) {
     if (r->in_parts) drop_step(r, r->in_parts);
     r->in_parts = NULL;
     r->forward_ran = false;
@@ -257,7 +257,7 @@ int runtime_begin(Runtime *r, int which, FeedFn *feed, void *arg, Err *e) {
     if (r->under_way == UNDER_WAY)
         return err_set(e, ERR_SCRIPT, "%d steps are under way: the result of the first must be asked for before another begins", UNDER_WAY);
     r->ledger.program = which;
-    end_parts(r);
+    runtime_end_parts(r);
     const int code = begin_step(r, &r->loaded[which], feed, arg, e);
     r->ledger.mark = -1;
     return code;
@@ -331,7 +331,7 @@ int runtime_part(Runtime *r, int which, StepPart part, bool fresh, FeedFn *feed,
     int code = none_under_way(r, e);
     if (code) return code;
     r->ledger.program = which;
-    if (r->in_parts != l || part == PART_FORWARD) end_parts(r);
+    if (r->in_parts != l || part == PART_FORWARD) runtime_end_parts(r);
     r->in_parts = l;
     r->forward_ran = part == PART_FORWARD;
     code = run_part(r, l, section, part == PART_BACKWARD && !fresh, part == PART_FORWARD ? feed : NULL, arg, e);
@@ -339,7 +339,7 @@ int runtime_part(Runtime *r, int which, StepPart part, bool fresh, FeedFn *feed,
     if (!code) code = runtime_result(r, out, e);
     r->ledger.mark = -1;
     if (code && !r->device->table->dry) r->device->table->sync(r->device, NULL);
-    if (code || part == PART_UPDATE) end_parts(r);
+    if (code || part == PART_UPDATE) runtime_end_parts(r);
     if (!code && part != PART_UPDATE) out->skipped = false;
     return code;
 }

@@ -38,6 +38,21 @@ has "$status $(cat gated.lua)" "gate = nn.GLU(1)," "nn.GLU has its dimension"
 has "$(cat gated.lua)" "F.glu(self.fc(" "... and F.glu is a function"
 memtide predict gated.lua --set framework=pytorch --set precision=fp32 -q --json
 has "$out" '"status":"predicted"' "... which PyTorch's step has"
+memtide import --description "$HERE/tuned.json" -o tuned.lua
+has "$status $err" "0 memtide: tuned (616 frozen): 949 parameters" "what PyTorch has frozen stays so"
+is "$(grep -c '^ *nn.Frozen(Block(nn.LayerNorm(8))),$' tuned.lua)" 2 "... modules as a whole"
+has "$(cat tuned.lua)" "      Block(nn.Frozen(nn.LayerNorm(8)))," "... or a layer of one"
+has "$(cat tuned.lua)" "scale = nn.Frozen(nn.Parameter(" "... or a parameter"
+has "$(cat tuned.lua)" "shift = nn.Parameter(" "... and no other"
+memtide import --description "$HERE/again.json" -o again.lua
+is "$status" 0 "a method whose variable has its caller's name"
+has "$(cat again.lua)" "      x = self.fc(x)
+      local v1 = x
+      x = src
+      x = src + self.drop(v1)" "... does not lose what it held"
+memtide import --description "$HERE/circular.json"
+has "$status $err" "69 memtide: $HERE/circular.json: memtide cannot say everything that it calls:
+  models.py:220: Conv2d: padding_mode = \"circular\", once" "an option that a layer has not is named"
 memtide import --description "$HERE/unknown.json"
 is "$status" 69 "what memtide cannot say is an error"
 has "$err" "models.py:65: torch.cumsum, 3 times; gives 12 numbers of each sample" "... with its line, how often, and how large it is"
@@ -109,6 +124,24 @@ if [ $with_torch = 0 ]; then
     is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" \
         1 "... have PyTorch's gradients"
 fi
+python_says "models.py:Tuned --input 3,8 -o tuned.lua --weights --check" 0 "" "frozen parts, and a function that drops"
+if [ $with_torch = 0 ]; then
+    is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" \
+        1 "... have PyTorch's gradients"
+fi
+python_says "models.py:Again --input 4 -o again.lua --weights --check" 0 "" "a method's variable"
+if [ $with_torch = 0 ]; then
+    is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" \
+        1 "... has PyTorch's gradients"
+fi
+apart="models.py:Apart --input 4 --args how"
+python_says "$apart='frozen,without-gradients'" 0 "" "a frozen layer without gradients"
+python_says "$apart='without-gradients'" 69 "models.py:Apart: memtide cannot say everything that it calls:
+  $PWD/models.py:193: torch.nn.Linear of what has a gradient, under torch.no_grad(), once" "a layer whose gradients no_grad ends"
+python_says "$apart='without-bias'" 69 "models.py:Apart: memtide cannot say everything that it calls:
+  $PWD/models.py:191: torch.nn.functional.linear: with parameters that are no layer's, once" "a layer's weight without its bias"
+python_says "$apart='a-frozen-bias'" 69 "models.py:Apart: memtide cannot say everything that it calls:
+  $PWD/models.py:193: torch.nn.Linear, of which some parameters are frozen and others are not, once" "a layer that is frozen in part"
 python_says "models.py:Written --input 4" 69 "models.py:Written: memtide cannot say everything that it calls:
   $PWD/models.py:139: a value that was written to through another one" "what is written through a view"
 python_says "models.py:Branch --input 4" 65 "forward asks for a tensor's numbers (a branch on data?)" "a branch on data"

@@ -37,6 +37,19 @@ for precision, bytes in pairs{fp32 = {4, 4, 4, 4}, tf32 = {4, 4, 4, 4},
   end
 end
 
+-- ---- values that are parameters themselves are no outputs of a layer with parameters
+do
+  local rows, sum = explained{model = nn.Graph{fc = nn.Linear(32, 4), head = nn.Linear(4, 10), norm = nn.BatchNorm1d(4, {affine = false}),
+    shift = nn.Parameter{4},
+    scale = nn.Buffer{1, 2, 3, 4}, bias = nn.Parameter{10}, forward = function(self, x)
+      return self.head(self.norm(self.fc(x:sum{dim = {1, 2}})) * self.scale + self.shift) + self.bias
+    end}}
+  local counted = {}
+  for _, row in ipairs(rows) do if row.counted then counted[#counted + 1] = row.path end end
+  tap.is(table.concat(counted, " "), "fc", "no parameter or buffer that a graph adds is, nor a norm that has statistics alone; the last layer is the head")
+  tap.is(sum.activations, 64 * 4 * 4, "as activations")
+end
+
 -- ---- what stays fp32 in 16 bits is counted as that
 local rows, sum = explained{precision = "fp16", model = nn.Sequential{nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8),
   nn.Flatten(), nn.Linear(8 * 30 * 30, 10)}}

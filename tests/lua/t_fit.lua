@@ -103,6 +103,30 @@ for _, name in ipairs{"article", "vgg16_memory"} do
     tap.ok(sorted and lines[1].best, "the largest effective batch is first, and nothing surpasses it")
   end
 end
+
+-- ---- what was said, and axes of the script's own
+local function solved(experiment, set)
+  for _, said in ipairs(set) do experiment:set(said[1], {said[2]}) end
+  local names = fit.spread(experiment, set)
+  return fit.solve(experiment, {memory = 1 << 20}, names)
+end
+local function values_of(lines, name)
+  local words = {}
+  for _, line in ipairs(lines) do words[tostring(line[name])] = true end
+  return table.concat(util.sorted_keys(words), " ")
+end
+local swept = {sweep = {{"precision", {"fp32", "bf16"}}}}
+local lines = solved(small(swept), {{"precision", "fp32"}, {"accumulate", 2}})
+tap.is(values_of(lines, "precision") .. ", " .. values_of(lines, "accumulate"), "fp32, 2", "what --set says is not tried otherwise")
+tap.is(values_of(lines, "checkpoint"), "all none selective sqrt", "the rest is")
+lines = solved(small(swept), {})
+tap.is(values_of(lines, "precision") .. ", " .. values_of(lines, "accumulate"), "bf16 fp32, 1 4", "nor what the script sweeps")
+lines = solved(small{sweep = {{"p", {0.5, 0.25}}}, model = function(s)
+  return nn.Sequential{nn.Flatten(), nn.Dropout(s.p), nn.Linear(192, 4)}
+end}, {})
+local busy = {}
+for _, line in ipairs(lines) do if not line.idle then busy[line.p] = (busy[line.p] or 0) + 1 end end
+tap.ok(busy[0.5] and busy[0.5] == busy[0.25], "a value of the script's own axis that needs the same memory is a line of its own")
 status.load, estimate.new = load_rows, new_rates
 
 -- ---- where memory ends along an axis

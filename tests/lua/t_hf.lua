@@ -129,6 +129,11 @@ end
 local LLAMA = [[{"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
   "intermediate_size": 24, "vocab_size": 50%s}]]
 
+for field, said in pairs{[', "quantization_config": {"load_in_4bit": true}'] = true, [', "quantization_config": null'] = false, [""] = false} do
+  local _, _, notes = imported(LLAMA:format(field))
+  tap.is(notes[1] and notes[1]:find("quantization_config: left out", 1, true) ~= nil or false, said, "weights that are quantised there are told: " .. field)
+end
+
 local function refused(config, message, what)
   write("config.json", config)
   local good, found = pcall(hf.import, folder)

@@ -127,6 +127,11 @@ tap.raises("its outputs are not kept", "outputs of a trained program", fresh.out
 tap.raises("a and b both have a parameter weight, which would be one parameter, but they have no layer in common"
   , "layers that have the same name by chance", mt.joint, {programs = {
   {name = "a", model = nn.Linear(2, 2), input = {2}}, {name = "b", model = nn.Linear(3, 3), input = {3}}}})
+for _, where in ipairs{"all", "one"} do
+  tap.raises('programs[1]: framework: expected "memtide", found "pytorch"', "PyTorch's step, for " .. where, mt.joint, {
+    framework = where == "all" and "pytorch" or nil,
+    programs = {{name = "one", model = nn.Linear(2, 2), input = {2}, framework = where == "one" and "pytorch" or nil}}})
+end
 tap.raises("name: expected a name", "a program without a name", mt.joint, {programs = {{model = nn.Linear(2, 2)}}})
 tap.is(select(3, mt.joint{batch = BATCH, memory = 1000, programs = {
   {name = "a", model = nn.Linear(20, 20), input = {20}, loss = nn.MSELoss()}}}), "oom", "a limit that is too low")

@@ -128,4 +128,16 @@ trainer:forward(x, y)
 trainer:backward()
 trainer:evaluate(x, y)
 tap.ok(trainer:update(), "an evaluation between backward and update is no harm")
+
+-- ---- a trainer is closed in the middle of a step
+
+for _, last in ipairs{"forward", "backward"} do
+  for _, allocator in ipairs{"planned", "caching", "direct"} do
+    local open, held = new{parts = true, allocator = allocator}, mt.memory.allocated()
+    open:forward(x, y)
+    if last == "backward" then open:backward() end
+    open:close()
+    tap.ok(mt.memory.allocated() < held, ("closed after %s, %s: all memory is given back"):format(last, allocator))
+  end
+end
 tap.done()

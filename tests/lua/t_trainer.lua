@@ -167,5 +167,8 @@ mt.memory.reset_peak()
 tap.is(mt.memory.max_reserved(), 0, "until a reset")
 
 tap.raises('expected one of "planned"', "a wrong allocator", open, {allocator = "arena"})
+tap.raises('trainer: framework: expected "memtide", found "pytorch"', "PyTorch's step, which no trainer runs", open, {framework = "pytorch"})
+tap.raises("a loader reads ahead", "batches ahead, which the script's loop takes itself", open, {prefetch = 2})
+tap.raises("trainer:gradient_exponents(x, y)", "exponents, which are a call", open, {gradient_exponents = true})
 
 tap.done()

@@ -215,6 +215,31 @@ tap.is(samples, 10, "all samples are looked at")
 tap.near(mean, sum / 10, 1e-5, "mean loss")
 tap.near(accuracy, right / 10, 1e-9, "accuracy")
 
+-- labels that the loss ignores are no part of the share, whatever the network says there
+local padded = assert(mt.trainer{model = nn.Linear(1, 3), input = {1}, batch = 2, loss = nn.CrossEntropyLoss{ignore_index = 1}})
+padded:write("weight", {0, 0, 0})
+local function share(bias, values)
+  padded:write("bias", bias)
+  local npy = os.tmpname()
+  local x, y = npy .. ".x.npy", npy .. ".y.npy"
+  local function write(name, kind, count, text)
+    local header = ("{'descr': '%s', 'fortran_order': False, 'shape': (%s), }"):format(kind, count)
+    local file = assert(io.open(name, "wb"))
+    file:write("\x93NUMPY\1\0", string.pack("<s2", header .. (" "):rep(117 - #header) .. "\n"), text)
+    file:close()
+  end
+  write(x, "<f4", #values .. ", 1", string.pack(("<f"):rep(#values), table.unpack(values)))
+  write(y, "<i4", #values .. ",", string.pack(("<i4"):rep(#values), table.unpack(values)))
+  local _, right_share, all = padded:evaluate(mt.data.loader{mt.data.npy(x, y), batch = 2})
+  for _, name in ipairs{npy, x, y} do os.remove(name) end
+  return right_share, all
+end
+local reached, count = share({0, 5, 9}, {2, 1, 0, 2, 1})
+tap.ok(math.abs(reached - 2 / 3) < 1e-9 and count == 5, "ignored labels are not counted as wrong")
+tap.near(share({0, 9, 5}, {2, 1, 0, 1, 1}), 0, 1e-9, "nor as right")
+tap.is(padded:correct({0, 0}, {1, 2}), 0, "nor of one batch")
+padded:close()
+
 -- ---- in print
 tap.has(tostring(judge), "Linear(in_features=4, out_features=3, bias=True)\nparameters: 15, trained: 15",
   "a network, and its parameters")

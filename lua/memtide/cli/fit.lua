@@ -58,12 +58,17 @@ local function merge_cases(experiment)
   experiment.cases = kept
 end
 
--- Makes the techniques axes and the batch "max". Returns the names of the axes.
-function fit.spread(experiment)
+-- Makes the techniques axes and the batch "max"; what the command line says of one stays. set: {{name, text}, ...} of
+-- --set. Returns the names of the axes, and of those that stay.
+function fit.spread(experiment, set)
+  local said, stay = {}, {}
+  for _, one in ipairs(set or {}) do said[one[1]] = true end
   for _, setting in ipairs(TRIED) do
     local name, own = setting.name, experiment.base[setting.name]
     local each_says = name == "accumulate" and experiment.base.trainings
-    if not each_says and not is_axis(experiment, name) then
+    if said[name] and not is_axis(experiment, name) then
+      stay[#stay + 1] = name
+    elseif not each_says and not is_axis(experiment, name) then
       if own == nil then own = setting.default end
       local values = {own}
       for _, value in ipairs(setting.tried) do if value ~= own then values[#values + 1] = value end end
@@ -75,7 +80,7 @@ function fit.spread(experiment)
   merge_cases(experiment)
   local names = {}
   for _, axis in ipairs(experiment.axes) do table.move(axis.names, 1, #axis.names, #names + 1, names) end
-  return names
+  return table.move(stay, 1, #stay, #names + 1, names)
 end
 
 -- ---- time
@@ -153,16 +158,25 @@ local function rank(lines)
   for _, line in ipairs(lines) do line.rank = known and line.seconds or not known and line.relative or nil end
 end
 
+-- A line's case and its values of the script's own axes, as text
+local function cell_of(line, names)
+  local words = {line.case or ""}
+  for _, name in ipairs(names) do
+    if #(settings.known[name] or {tried = {}}).tried == 0 then words[#words + 1] = csv.text(line[name]) end
+  end
+  return table.concat(words, "\0")
+end
+
 -- Marks in each case the lines that are best: no line with at least their batch is as fast. And the lines that are
--- idle: their techniques found nothing to do, so they are the same step as an earlier line. The largest batch comes
--- first.
-local function mark(lines)
+-- idle: their techniques found nothing to do, so they are the same step as an earlier line of the same cell. The largest
+-- batch comes first.
+local function mark(lines, names)
   local fastest, seen = {}, {}
   for _, line in ipairs(lines) do
     local case = line.case or ""
     line.best = line.rank ~= nil and line.rank < (fastest[case] or 1 / 0)
     if line.best then fastest[case] = line.rank end
-    local step = ("%s %d %d %d"):format(case, line.batch, line.effective_batch, line.bytes or 0)
+    local step = ("%s %d %d %d"):format(cell_of(line, names), line.batch, line.effective_batch, line.bytes or 0)
     line.idle, seen[step] = seen[step] or false, true
   end
 end
@@ -184,7 +198,7 @@ function fit.solve(experiment, given, names)
   end
   rank(lines)
   table.sort(lines, before)
-  mark(lines)
+  mark(lines, names)
   return lines
 end
 
@@ -225,7 +239,7 @@ function fit.run(experiment, given)
   end
   local devices = fit_pytorch.devices(experiment, given)
   if devices then return fit_pytorch.run(experiment, given, devices) end
-  local names = fit.spread(experiment)
+  local names = fit.spread(experiment, given.set)
   local lines = fit.solve(experiment, given, names)
   local columns = {"case"}
   table.move(names, 1, #names, 2, columns)

@@ -27,9 +27,11 @@ says what for):
                              buffer that forward reads also its constant
                    inputs    of forward: how many values
                    calls     [{"call": name of a child or "op": name of a function, "args": [...], "named": {...},
-                               "out": values, "where": file:line, "bound": [[variable, value], ...]}]
+                               "out": values, "where": file:line, "bound": [[variable, value], ...],
+                             "cut": true where a gradient ends that something it reads would have (torch.no_grad())}]
                    returns   values
                    shapes    of all values, each with the batch first as {"batch": n}
+                 frozen    full names of parameters without a gradient (requires_grad is False)
                  constants {name: {"type": "float32" or "int64", "shape", "values"}}: tensors that depend on no input and no
                          parameter. What forward makes them of is not described: {"op": "constant", "constant": name} is a
                          call that gives one, before the first call that reads it
@@ -73,6 +75,7 @@ def first_line(error):
 try:
     import torch
     from torch import nn
+    import torch.utils.checkpoint
     from torch.overrides import TorchFunctionMode, resolve_name
 except Exception as missing:  # whatever the import raises: told by main
     torch = None
@@ -225,6 +228,16 @@ def tensors_in(thing, found):
         for name in thing.__dataclass_fields__:
             tensors_in(getattr(thing, name), found)
     return found
+
+
+def ends_gradients(tensors):
+    """Would one of them have a gradient, but for torch.no_grad()? torch's checkpoint says it, too, and ends nothing."""
+    if torch.is_grad_enabled() or not any(one.requires_grad for one in tensors):
+        return False
+    frame = sys._getframe()
+    while frame and frame.f_code.co_filename != torch.utils.checkpoint.__file__:
+        frame = frame.f_back
+    return frame is None
 
 
 class Frame:
@@ -421,6 +434,8 @@ class Trace(TorchFunctionMode):
             return func(*args, **kwargs)
         record = {"op": op, "args": [self.encode(one) for one in args],
                   "named": {name: self.encode(one) for name, one in kwargs.items()}}
+        if ends_gradients(tensors_in([args, kwargs], [])):
+            record["cut"] = True
         result = func(*args, **kwargs)
         results = tensors_in(result, [])
         if record["op"].endswith("__setitem__"):
@@ -465,6 +480,8 @@ class Trace(TorchFunctionMode):
                   "named": {key: self.encode(one) for key, one in named.items()}} if self.frames else None
         inner = None
         if class_name(module) in self.leaves:
+            if record and ends_gradients(given + list(module.parameters())):
+                record["cut"] = True
             self.quiet += 1
             try:
                 result = original(module, *args, **named)
@@ -641,7 +658,8 @@ def describe(model, request, construct_again):
             one.update(frame_description(frames[0], second.done[id(module)][0]))
         modules.append(one)
     shapes = [list(one.shape[1:]) for one in output]
-    return {"modules": modules, "outputs": shapes, "model": type(model).__name__,
+    frozen = [name for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad]
+    return {"modules": modules, "outputs": shapes, "model": type(model).__name__, "frozen": frozen,
             "constants": {} if first.changed else constants.described}
 
 
@@ -716,12 +734,27 @@ def without_noise(model):
     return model
 
 
+class WithoutDropout(TorchFunctionMode):
+    """The same for functions that forward calls"""
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if "dropout" in name:
+            return args[0] if args else kwargs["input"]
+        if "dropout_p" in kwargs:
+            kwargs["dropout_p"] = 0.0
+        elif name == "scaled_dot_product_attention" and len(args) > 4:
+            args = (*args[:4], 0.0, *args[5:])
+        return func(*args, **kwargs)
+
+
 def check(model, request):
     """One forward and backward pass: numbers for memtide to compare its own with"""
     torch.manual_seed(1)
     inputs = inputs_of(request, request["check"], "cpu")
     try:
-        outputs = tensors_in(without_noise(model)(*inputs), [])
+        with WithoutDropout():
+            outputs = tensors_in(without_noise(model)(*inputs), [])
         task = task_of(outputs[0].shape[1:], request["inputs"])
         pairs = [loss_of(task, one) for one in outputs]
         loss = sum(one for one, _ in pairs)

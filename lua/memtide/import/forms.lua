@@ -7,6 +7,7 @@
 --   {tag = "text", form, ...}       pieces of an expression: {tag = "text", "F.relu(", {tag = "value", n = 3}, ")"}
 --   {tag = "value", n}              what forward has computed: see forward.lua
 --   {tag = "layer", kind, options}  nn.KIND(...); options[name] = form, all of them, the default ones, too
+--   {tag = "frozen", form}          nn.Frozen(...) of a layer
 --   {tag = "function", layer, form} the same layer as a function: F.relu(x)
 --   {tag = "operand", form}         in parentheses if it is a sum or a product
 --   {tag = "sequential", names, bare, form, ...}   names[i]: false where it is the position; bare: nn.ModuleList
@@ -16,7 +17,7 @@
 --   {tag = "parameter", name}       of the function that the form is in
 local forms = {}
 
-local LAYERS = {parameters = true, layer = true, sequential = true, graph = true, apply = true}
+local LAYERS = {parameters = true, layer = true, frozen = true, sequential = true, graph = true, apply = true}
 -- Fields that are the same in all cases of a form
 local FIXED = {tag = true, kind = true, name = true, names = true, n = true, keys = true, order = true, inputs = true,
   binds = true, out = true, bare = true}

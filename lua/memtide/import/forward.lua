@@ -52,9 +52,20 @@ function Writer:outlives(name, n)
   return false
 end
 
+-- Does an entry that is not yet written read the value?
+function Writer:awaits(n, entries)
+  local found = false
+  for _, one in pairs(entries) do
+    values_in(one.form, function(value) found = found or value == n and not one.inner[n] end)
+    found = found or self:awaits(n, one.inner)
+  end
+  return found
+end
+
 function Writer:assign(name, n, text)
   local old = self.holds[name]
-  if old and old ~= n and (self.last[old] or 0) >= self.at then -- somebody still needs it
+  local needed = old and old ~= n and ((self.last[old] or 0) >= self.at or self:awaits(old, self.pending))
+  if needed then
     self.holds[name] = nil
     if not self:variable_of(old) then
       local kept = self:temporary()

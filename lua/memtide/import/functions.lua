@@ -223,8 +223,8 @@ function Functions:resolve(class)
   end
 end
 
--- The form of a module as it is written in its parent
-function Functions:final(name)
+-- The form of a module, but for whether it is frozen
+function Functions:plain(name)
   local module, raw = self.model.by_name[name], self.model.raw[name]
   if not raw then return {tag = "layer", kind = "Identity", options = {}} end
   if module.options then return raw end
@@ -233,6 +233,11 @@ function Functions:final(name)
   if not own and not self.started[module.class] then self:resolve(module.class) end
   if not self.done[name] then self.done[name] = self:children(raw) end
   return self.done[name]
+end
+
+-- The form of a module as it is written in its parent
+function Functions:final(name)
+  return self.model.frozen_form(self.model.by_name[name], self:plain(name))
 end
 
 -- model: of model.lua. Returns the functions {{name, form, parameters = {name, ...}}, ...}, each after those that it

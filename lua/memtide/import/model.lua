@@ -11,6 +11,7 @@ local text = forms.text
 
 local model = {}
 local MOST_INPUTS = 8 -- of a graph
+local CUT = "of what has a gradient, under torch.no_grad()"
 
 local Model = {}
 Model.__index = Model
@@ -56,6 +57,11 @@ function Model:path_of(module, name)
   return path
 end
 
+local function has_parameter(module, key)
+  for _, one in ipairs(module.parameters) do if one[1] == key then return true end end
+  return false
+end
+
 -- A function that gives the text of the layer with these parameters: see spelling.call. The layer that stands for the
 -- module's own ones is kept as module.own.
 function Model:layer_of(module)
@@ -67,10 +73,65 @@ function Model:layer_of(module)
       module.own = layer
       return "self[1]"
     end
-    if child == module or not child.options or child.parts then return nil end
+    if child == module or not child.options or child.parts or (bias ~= nil) ~= has_parameter(child, "bias") then return nil end
     child.unused = false
     return self:path_of(module, owner)
   end
+end
+
+-- ---- what is frozen
+
+local function full_name(module, key) return module.name == "" and key or module.name .. "." .. key end
+
+-- Sets module.whole: all of its parameters are frozen, and those of no module that it is in, so that the script says it
+-- of this one. A list is none of the script's layers.
+function Model:find_whole()
+  local free = {} -- modules with a parameter that is trained
+  for _, module in ipairs(self.modules) do
+    for _, one in ipairs(module.parameters) do
+      local name = module.name
+      while not self.is_frozen[full_name(module, one[1])] do
+        free[name] = true
+        if name == "" then break end
+        name = name:match "^(.*)%.[^.]+$" or ""
+      end
+    end
+  end
+  local inside = {} -- of one that is whole
+  for _, module in ipairs(self.modules) do
+    local parent = module.name ~= "" and (module.name:match "^(.*)%.[^.]+$" or "") or nil
+    inside[module.name] = inside[parent] or false
+    module.inside = inside[module.name]
+    module.whole = not module.inside and not module.list and module.weights > 0 and not free[module.name]
+    inside[module.name] = module.inside or module.whole
+  end
+  if self.by_name[""].whole then self:problem("a model of which no parameter is trained", "") end
+end
+
+-- The form of a module in its parent. One that is read as parameters is no layer.
+function Model.frozen_form(module, form)
+  return module.whole and not module.parts and {tag = "frozen", form} or form
+end
+
+function Model:frozen_in_part(module)
+  self:problem(("%s, of which some parameters are frozen and others are not"):format(module.class), self.called_at[module.name])
+end
+
+-- Raises a problem if something is frozen in a module that is one layer here, and not all of it.
+function Model:check_layer(module)
+  if module.whole or module.inside then return end
+  for name in pairs(self.is_frozen) do
+    if relative(module, name) then return self:frozen_in_part(module) end
+  end
+end
+
+-- The form of a layer that is made of a module's own parameters, by their keys
+function Model:own_form(module, form, ...)
+  local count = 0
+  for _, key in ipairs{...} do count = count + (self.is_frozen[full_name(module, key)] and 1 or 0) end
+  if count > 0 and count < select("#", ...) then self:frozen_in_part(module) end
+  local said = module.inside or module.whole and not module.parts
+  return count > 0 and not said and {tag = "frozen", form} or form
 end
 
 -- ---- calls
@@ -164,6 +225,7 @@ end
 
 function Model:call_of_child(module, call)
   local child, value = self.by_name[call.call], value_in(self, module)
+  if call.cut then unsaid(("%s %s"):format(child.class, CUT)) end
   local given = given_to(call)
   local out = text(self:path_of(module, call.call), "(")
   if child.options then
@@ -202,6 +264,7 @@ end
 
 function Model:call_of_function(module, call)
   if call.op == "constant" then return self:call_of_constant(module, call) end
+  if call.cut then unsaid(("%s %s"):format(call.op, CUT)) end
   local value = value_in(self, module)
   local op = {name = call.op, args = call.args, named = call.named, shapes = module.shapes, out = call.out,
     value = value, index = value_in(self, module, true), layer_of = self:layer_of(module),
@@ -359,15 +422,15 @@ function Model:graph(module)
   form.steps, form.returns = self:tidy(module, steps, returns)
   local read = forms.identity(form.steps)
   if module.own and read:find("self[1]", 1, true) then
-    form.keys[1], form[1] = false, module.own
+    form.keys[1], form[1] = false, self:own_form(module, module.own, "weight", module.own.options.bias and "bias" or nil)
   end
   for _, one in ipairs(module.parameters) do
     local of_layer = form.keys[1] == false and (one[1] == "weight" or one[1] == "bias" and module.own.options.bias)
     if not of_layer and position_of(one[1], read) > 0 then
       form.keys[#form.keys + 1] = one[1]
       local shape = {tag = "list", table.unpack(one[2])}
-      form[#form + 1] = {tag = "layer", kind = "Parameter",
-        options = {shape = shape, init = "normal", std = 0.02, bound = 1}}
+      form[#form + 1] = self:own_form(module, {tag = "layer", kind = "Parameter",
+        options = {shape = shape, init = "normal", std = 0.02, bound = 1}}, one[1])
     elseif not of_layer then
       self:problem(("%s has a parameter %s, which"):format(module.class, one[1]), where)
     end
@@ -411,20 +474,21 @@ function Model:order(form, read)
 end
 
 -- nn.Linear's parameters, as they start there
-local function parameters_of(module)
+function Model:parameters_of(module)
   local form = {tag = "parameters", names = {}}
   for i, one in ipairs(module.parameters) do
-    form.names[i], form[i] = one[1], {tag = "layer", kind = "Parameter", options = {shape = {tag = "list",
-      table.unpack(one[2])}, init = "uniform", std = 1, bound = module.options.in_features ^ -0.5}}
+    form.names[i], form[i] = one[1], self:own_form(module, {tag = "layer", kind = "Parameter", options = {shape = {tag = "list",
+      table.unpack(one[2])}, init = "uniform", std = 1, bound = module.options.in_features ^ -0.5}}, one[1])
   end
   return form
 end
 
 -- The form of a module, in which {tag = "module", name} stands for its children
 function Model:form_of(module)
-  if module.parts then return parameters_of(module) end
+  if module.parts then return self:parameters_of(module) end
   if module.options then
     local form, why = spelling.layer(module.kind, module.options)
+    self:check_layer(module)
     if form then return form end
     self:problem(why, self.called_at[module.name])
     return {tag = "layer", kind = "Identity", options = {}}
@@ -439,7 +503,7 @@ end
 -- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes}.
 function model.read(description)
   local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, raw = {},
-    called_at = {}, shape_of_parameter = {}, constants = description.constants or {},
+    called_at = {}, shape_of_parameter = {}, is_frozen = {}, constants = description.constants or {},
     constant_of_buffer = {}}, Model)
   local classes = spelling.classes()
   for _, module in ipairs(self.modules) do
@@ -464,7 +528,7 @@ function model.read(description)
       end
     end
     for _, one in ipairs(module.parameters) do
-      local full = module.name == "" and one[1] or module.name .. "." .. one[1]
+      local full = full_name(module, one[1])
       self.shape_of_parameter[full] = one[2]
       local count = 1
       for _, size in ipairs(one[2]) do count = count * size end
@@ -474,7 +538,7 @@ function model.read(description)
       end
     end
     for _, one in ipairs(module.children or {}) do
-      local full = module.name == "" and one[1] or module.name .. "." .. one[1]
+      local full = full_name(module, one[1])
       if full ~= one[2] then
         self:problem(("%s is %s, a module that stands in two places,"):format(full, one[2]), module.class)
       end
@@ -488,6 +552,8 @@ function model.read(description)
       name = name:match "^(.*)%.[^.]+$" or ""
     end
   end
+  for _, name in ipairs(description.frozen or {}) do self.is_frozen[name] = true end
+  self:find_whole()
   for _, module in ipairs(self.modules) do
     if module.list or not module.unused then self.raw[module.name] = self:form_of(module) end
   end

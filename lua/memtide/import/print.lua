@@ -72,6 +72,8 @@ function TAGS.layer(form)
   return ("nn.%s(%s)"):format(form.kind, table.concat(all, ", "))
 end
 
+function TAGS.frozen(form, indent) return ("nn.Frozen(%s)"):format(show(form[1], indent)) end
+
 TAGS["function"] = function(form, indent, value)
   local all = arguments(form[1])
   table.insert(all, 1, show(form[2], indent, value))

@@ -2,6 +2,7 @@
 -- of the same name need no row.
 local core = require "memtide.core"
 local forms = require "memtide.import.forms"
+local literal = require "memtide.base.literal"
 local text = forms.text
 
 local spelling = {}
@@ -88,7 +89,7 @@ function spelling.layer(kind, given)
   end
   for name, value in pairs(given) do
     if not known[name] and not NO_MATTER[name] and not (is_word(value) and value.word == "None") and value ~= false then
-      return nil, ("%s: %s = %s"):format(kind, name, forms.show(constant(value)))
+      return nil, ("%s: %s = %s"):format(kind, name, is_word(value) and value.word or literal.of(value))
     end
   end
   return {tag = "layer", kind = kind, options = options}

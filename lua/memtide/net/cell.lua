@@ -624,19 +624,22 @@ local function largest(values, from, count, stride)
   return best
 end
 
--- For how many labels the output of that class is the largest. outputs: numbers of shape (N, classes) or (N, classes,
--- H, W); labels: of the first samples, in the order (N, H, W).
-function cell.correct(outputs, shape, labels)
-  local classes, pixels, right = shape[2], (shape[3] or 1) * (shape[4] or 1), 0
+-- For how many labels the output of that class is the largest, and how many there are but those that are `ignored`.
+-- outputs: numbers of shape (N, classes) or (N, classes, H, W); labels: of the first samples, in the order (N, H, W).
+function cell.correct(outputs, shape, labels, ignored)
+  local classes, pixels, right, counted = shape[2], (shape[3] or 1) * (shape[4] or 1), 0, 0
   assert(#labels % pixels == 0 and #labels * classes <= #outputs)
   for i, label in ipairs(labels) do
     local sample, pixel = (i - 1) // pixels, (i - 1) % pixels
-    if largest(outputs, sample * classes * pixels + pixel + 1, classes, pixels) == label then right = right + 1 end
+    if label ~= ignored then
+      counted = counted + 1
+      if largest(outputs, sample * classes * pixels + pixel + 1, classes, pixels) == label then right = right + 1 end
+    end
   end
-  return right
+  return right, counted
 end
 
--- Share of test samples with the right label.
+-- Share of the test data's labels that are right.
 local function test_accuracy(self, runtime, program)
   local v = self.values
   local loader = util.must(data.open(v.test_data, {batch = v.batch}))
@@ -644,9 +647,8 @@ local function test_accuracy(self, runtime, program)
   for x, t in function() return util.must(loader:next()) end do
     util.must(runtime:step(2, x, t))
     local outputs, shape = runtime:read(output, 2)
-    local labels = t:values()
-    right = right + cell.correct(outputs, shape, labels)
-    all = all + #labels
+    local found, counted = cell.correct(outputs, shape, t:values(), nn.ignored(v.loss))
+    right, all = right + found, all + counted
   end
   return right / all
 end

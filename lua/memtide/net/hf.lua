@@ -9,6 +9,7 @@ local weights = require "memtide.net.weights"
 
 local hf = {}
 
+local AS_PLAIN = "left out: the script's weights are plain numbers, which mt.peft.quantize(Model(), {...}) changes"
 local TOKENS = 512 -- of a sample, where the model allows as many
 local SIZES = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
 
@@ -293,8 +294,9 @@ local function read_options(path, config, defaults, needs, parts)
   return options, all
 end
 
--- The model that a config.json describes -> {name, options, all, family, architecture, said}: its name in mt.models,
--- the sizes and the options that differ from their defaults, and all options. Raises a failure that names the file and the field.
+-- The model that a config.json describes -> {name, options, all, family, architecture, said, quantized}: its name in
+-- mt.models, the sizes and the options that differ from their defaults, and all options; are its weights quantised there?
+-- Raises a failure that names the file and the field.
 function hf.read(path)
   local config = read_config(path)
   local family = family_of(path, config)
@@ -303,7 +305,8 @@ function hf.read(path)
   local name = family.models[architecture]
   local options, all = read_options(path, config, model.defaults[name], family.needs, family.parts or {})
   check_layers(path, config, family, all)
-  return {name = name, options = options, all = all, family = family, architecture = architecture, said = said}
+  local quantized = type(config.quantization_config) == "table"
+  return {quantized = quantized, name = name, options = options, all = all, family = family, architecture = architecture, said = said}
 end
 
 -- ---- the script
@@ -426,6 +429,7 @@ function hf.import(path)
   if built then built, network = util.try(nn.network, nil, layer, nil, 1, least_input(found)) end
   if not built then fail(file, "%s", util.text_of(network or layer)) end
   local parameters = network:parameters()
+  if found.quantized then notes[1] = "quantization_config: " .. AS_PLAIN end
   local given = not alone and weights_of(folder, layer, network, notes) or nil
   local from = found.said and "" or ("; the file names no model with a head: this is %s"):format(found.architecture)
   local name = (folder:gsub("%.json$", ""):match "([^/]+)/*$" or ""):gsub("[^%w_.-]", "_")

@@ -44,6 +44,7 @@ function multi_trainer.new(options)
     local place = ("joint: programs[%d]"):format(i)
     util.check_type(place, program, "table")
     local one = trainings.new(place, program.name, program, common, OF_PROGRAM)
+    settings.check_own_loop(place, one.values)
     self.trainings[i], self.number[one.name] = one, i
     self.list[i] = util.must(core.compile(one.network, trainings.settings(one), cell.device(one.values.device)))
   end

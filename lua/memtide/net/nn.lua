@@ -25,6 +25,12 @@ local function of_classes(loss)
   return kind == "CrossEntropyLoss" or kind == "NLLLoss" or kind == "Loss"
 end
 
+-- The label that the loss does not count; nil: it counts all. All terms have the same.
+local function ignored(loss)
+  local first = terms(loss)[1]
+  return first.options.ignore_index or math.tointeger(tonumber((specs.of[first.kind] or ""):match "ignore_index:int=(%S+)"))
+end
+
 function Loss.__tostring(loss) return loss.kind == "sum" and loss.text or specs.show(loss) end
 
 local function sum_of(list)
@@ -352,4 +358,4 @@ local function network(model, loss, batch, input)
 end
 
 return {nn = nn, function_name = function_name, is_layer = is_layer, is_loss = is_loss,
-  terms = terms, of_classes = of_classes, network = network, walk = walk, graph_like = graph_like}
+  terms = terms, of_classes = of_classes, ignored = ignored, network = network, walk = walk, graph_like = graph_like}

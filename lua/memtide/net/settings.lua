@@ -167,6 +167,25 @@ function settings.check_one_rank(place, values)
     place, values.world)
 end
 
+-- What only an experiment makes something of, and what a script's own loop has in its place
+local OF_EXPERIMENTS = {
+  {"framework", "the step that runs here is memtide's; PyTorch's is predicted of an experiment"},
+  {"prefetch", "a loader reads ahead: mt.data.loader{..., prefetch = n}"},
+  {"gradient_exponents", "trainer:gradient_exponents(x, y) counts them"},
+}
+
+-- Raises if a script's own loop is asked for what it would not do. place: as above.
+function settings.check_own_loop(place, values)
+  settings.check_one_rank(place, values)
+  for _, row in ipairs(OF_EXPERIMENTS) do
+    local name, instead = table.unpack(row)
+    local only = settings.known[name].default
+    if values[name] ~= only then
+      util.fail("%s: %s: expected %s, found %s: %s", place, name, literal.of(only), literal.of(values[name]), instead)
+    end
+  end
+end
+
 -- The settings that core.compile takes, from a cell's values.
 function settings.for_core(values)
   local out = {}

@@ -28,7 +28,7 @@ local function values_of(options)
     local given, name = options[setting.name], setting.name
     if given == nil then values[name] = setting.default else values[name] = settings.check(where, "trainer", name, given) end
   end
-  settings.check_one_rank("trainer", values)
+  settings.check_own_loop("trainer", values)
   return values
 end
 
@@ -113,7 +113,7 @@ function trainer.new(options)
   local self = setmetatable({network = network, programs = programs, runtime = runtime,
     model = options.model, files = rawget(options.model, "files"),
     adapters = rawget(options.model, "adapters"), schedule = options.schedule,
-    labels = nn.of_classes(options.loss), base_rate = values.optimizer:rate(), mode = values.mode,
+    labels = nn.of_classes(options.loss), ignored = nn.ignored(options.loss), base_rate = values.optimizer:rate(), mode = values.mode,
     values = values, device = cell.device(values.device), seed = seed or 1,
     allocator = values.allocator, limit = limit, parts = parts, cleared = true, identity = identity(options, values, seed or 1)}, Trainer)
   memory.watch(self)
@@ -231,9 +231,8 @@ local function evaluate_all(self, loader)
     if not loss then return nil, outputs, shape end
     sum, samples = sum + loss * n, samples + n
     if self.labels then
-      local found = y:values()
-      right = right + cell.correct(outputs, shape, found)
-      labels = labels + #found
+      local found, counted = cell.correct(outputs, shape, y:values(), self.ignored)
+      right, labels = right + found, labels + counted
     end
   end
   return sum / samples, self.labels and right / labels or nil, samples
@@ -267,7 +266,8 @@ function Trainer:correct(x, y)
   local loss, outputs, shape = self:evaluate(x, y)
   if not loss then return nil, outputs, shape end
   local labels = type(y) == "userdata" and y:values() or y
-  return cell.correct(outputs, shape, labels), loss
+  local right = cell.correct(outputs, shape, labels, self.ignored)
+  return right, loss
 end
 
 -- {used, held, limit, categories, peak = {bytes, used, op, categories}}, in bytes

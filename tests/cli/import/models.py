@@ -158,3 +158,63 @@ def broken():
 
 def number():
     return 3
+
+
+class Tuned(nn.Module):
+    """Blocks of which all but the last are frozen, and of that its norm; a frozen parameter"""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(8, "gelu") for _ in range(3)])
+        self.scale, self.shift = nn.Parameter(torch.ones(8), requires_grad=False), nn.Parameter(torch.zeros(8))
+        self.fc = nn.Linear(8, 5)
+        self.blocks[:2].requires_grad_(False)
+        self.blocks[2].norm.requires_grad_(False)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = F.dropout(block(x), 0.5, self.training)
+        return self.fc(x.mean(1) * self.scale + self.shift)
+
+
+class Apart(nn.Module):
+    """Two layers, called as a test says: without gradients, with a part of the parameters, or a part of them frozen"""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.body, self.head = how, nn.Linear(4, 4), nn.Linear(4, 2)
+        self.body.requires_grad_(how != "frozen,without-gradients")
+        self.body.bias.requires_grad_(how != "frozen,without-gradients" and how != "a-frozen-bias")
+
+    def forward(self, x):
+        if self.how == "without-bias":
+            return self.head(F.linear(x, self.body.weight))
+        with torch.set_grad_enabled("without-gradients" not in self.how):
+            x = self.body(x)
+        return self.head(x)
+
+
+class Again(nn.Module):
+    """A method with a variable of the same name as its caller's, as those of nn.TransformerEncoderLayer"""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.fc, self.drop, self.head = nn.LayerNorm(4), nn.Linear(4, 4), nn.Dropout(0.1), nn.Linear(4, 2)
+
+    def block(self, x):
+        x = self.fc(x)
+        return self.drop(x)
+
+    def forward(self, src):
+        x = src
+        x = x + self.block(self.norm(x))
+        return self.head(x)
+
+
+class Circular(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 3, padding=1, padding_mode="circular")
+
+    def forward(self, x):
+        return self.conv(x).flatten(1)
