@@ -38,13 +38,38 @@ static bool is_dx(OpKind k) { return k == OP_conv2d_dx || k == OP_linear_dx; }
 static bool is_dw(OpKind k) { return k == OP_conv2d_dw || k == OP_linear_dw; }
 static bool is_conv(OpKind k) { return k == OP_conv2d || k == OP_conv2d_dx || k == OP_conv2d_dw; }
 
-/* Types that oneDNN has no products of: it would convert whole tensors, or take its plain loops. And, without AVX-512, linear
- * layers: there oneDNN is slower by up to half where rows of a matrix lie 4 KiB apart. */
+/* A convolution by kernels of one pixel */
+static bool is_pointwise(const KArgs *args) {
+    const int64_t *w = product_operands(args).w->shape.dim;
+    return is_conv(args->kind) && w[2] * w[3] == 1;
+}
+
+/* Is there nothing but rows of a matrix in each image, one for each row of the product? */
+static bool is_matrices(const KArgs *args) {
+    const ConvAttr *c = &args->attr->conv;
+    return !is_conv(args->kind) || (is_pointwise(args) && c->stride[0] * c->stride[1] == 1 && !(c->pad[0] | c->pad[1] | c->pad[2] | c->pad[3]));
+}
+
+/* Without AVX-512 oneDNN's products of linear layers are slower by up to half where rows of a matrix lie 4 KiB apart. Those of
+ * pointwise convolutions are as well, by up to two thirds, most with strides, or with slopes that it has no operation for. They are
+ * not where the work is to read images: sums over many pixels for few weights, and few channels. */
+static bool is_faster(const KArgs *args) {
+    enum { OUTWEIGH = 16 /* weights for each pixel */, CHANNELS = 32 };
+    if (isa_has(dnnl_cpu_isa_avx512_core)) return false;
+    if (!is_conv(args->kind)) return true;
+    if (!is_pointwise(args)) return false;
+    const ProductOperands p = product_operands(args);
+    const int64_t *w = p.w->shape.dim;
+    if (is_dw(args->kind)) return p.w->count >= OUTWEIGH * (p.y->count / w[0]);
+    return min_i64(w[0], w[1]) >= CHANNELS || (is_dx(args->kind) && args->conv2d_dx.s.count);
+}
+
+/* Types that oneDNN has no products of: it would convert whole tensors, or take its plain loops. And what is faster. */
 static bool fits(const KArgs *args) {
     const CpuDevice *cpu = args->device;
-    bool better = !is_conv(args->kind) && !isa_has(dnnl_cpu_isa_avx512_core);
     if (!is_conv(args->kind) && args->kind != OP_linear && !is_dx(args->kind) && !is_dw(args->kind)) return false;
     if (is_conv(args->kind) && args->attr->conv.groups != 1) return false;
+    bool better = is_faster(args);
     for (int k = 0; k < OP_IN + OP_OUT; k++) {
         const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
         if (!lies_flat(v)) return false;
@@ -222,9 +247,17 @@ static GemmMatrix weights_of(const KArgs *args, const View *w, int64_t stride, b
     return m;
 }
 
-/* Are the sums made where the result lies? */
+/* Are the sums made where the result lies? A convolution's dx may lie where s does, which is read after the sums. */
 static bool is_direct(const KArgs *args, const Walk *w) {
+    if (args->kind == OP_conv2d_dx && args->conv2d_dx.s.count) return false;
     return args->out[0].dtype == DT_F32 && w->axis[0].place_step == 1 && w->axis[1].place_step == 1;
+}
+
+/* Are sums the result? */
+static bool is_bare(const KArgs *args) {
+    if (is_dw(args->kind)) return true;
+    if (is_dx(args->kind)) return !args->linear_dx.s.count && !args->linear_dx.db.count;
+    return !args->linear.b.count && !act_of_op(args)->act;
 }
 
 /* Pixel (i, j) of the first stride x stride ones: the class that it stands for, of dx; else there is only one. */
@@ -244,7 +277,7 @@ static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
         g.a = matrix_of(p.x, numbers, false), g.b = weights_of(args, p.w, numbers, true);
     }
     for (int d = 0; d < 2; d++) w->axis[d] = (Axis){.place_step = 1};
-    if (is_conv(args->kind)) {
+    if (!is_matrices(args)) {
         const int64_t *x = p.x->shape.dim, *y = p.y->shape.dim, *taps = p.w->shape.dim, at[] = {i, j};
         w->all_taps = taps[2] * taps[3];
         w->result = x[2] * x[3];
@@ -263,7 +296,10 @@ static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
             g.columns = tap_columns;
         }
     }
-    if (is_direct(args, w)) g.c = args->out[0].data, g.c_step = g.n;
+    if (is_direct(args, w)) {
+        g.c = args->out[0].data, g.c_step = g.n;
+        if (is_bare(args)) g.leave = NULL;
+    }
     g.by_blocks = is_dx(args->kind) && args->linear_dx.db.count; /* each has its sums of db */
     return g;
 }
