@@ -51,17 +51,17 @@ static bool is_matrices(const KArgs *args) {
 }
 
 /* Without AVX-512 oneDNN's products of linear layers are slower by up to half where rows of a matrix lie 4 KiB apart. Those of
- * pointwise convolutions are as well, by up to two thirds, most with strides, or with slopes that it has no operation for. They are
- * not where the work is to read images: sums over many pixels for few weights, and few channels. */
+ * pointwise convolutions are as well, most with strides: one took three times as long. They are not where the work is to read
+ * images: sums over many pixels for few weights, and few channels. */
 static bool is_faster(const KArgs *args) {
     enum { OUTWEIGH = 16 /* weights for each pixel */, CHANNELS = 32 };
     if (isa_has(dnnl_cpu_isa_avx512_core)) return false;
     if (!is_conv(args->kind)) return true;
-    if (!is_pointwise(args)) return false;
+    if (!is_pointwise(args) || !isa_has(dnnl_cpu_isa_avx2)) return false; /* without AVX2 dx takes longer */
     const ProductOperands p = product_operands(args);
     const int64_t *w = p.w->shape.dim;
     if (is_dw(args->kind)) return p.w->count >= OUTWEIGH * (p.y->count / w[0]);
-    return min_i64(w[0], w[1]) >= CHANNELS || (is_dx(args->kind) && args->conv2d_dx.s.count);
+    return min_i64(w[0], w[1]) >= CHANNELS;
 }
 
 /* Types that oneDNN has no products of: it would convert whole tensors, or take its plain loops. And what is faster. */
