@@ -31,13 +31,38 @@ typedef struct Walk {
 
 /* ---- which ones */
 
-/* Types that oneDNN has no products of: it would convert whole tensors, or take its plain loops. And, without AVX-512, linear
- * layers: there oneDNN is slower by up to half where rows of a matrix lie 4 KiB apart. */
+/* A convolution by kernels of one pixel */
+static bool is_pointwise(const KArgs *args) {
+    const int64_t *w = product_operands(args).w->shape.dim;
+    return product_is_conv(args->kind) && w[2] * w[3] == 1;
+}
+
+/* Is there nothing but rows of a matrix in each image, one for each row of the product? */
+static bool is_matrices(const KArgs *args) {
+    const ConvAttr *c = &args->attr->conv;
+    return !product_is_conv(args->kind) || (is_pointwise(args) && c->stride[0] * c->stride[1] == 1 && !(c->pad[0] | c->pad[1] | c->pad[2] | c->pad[3]));
+}
+
+/* Without AVX-512 oneDNN's products of linear layers are slower by up to half where rows of a matrix lie 4 KiB apart. Those of
+ * pointwise convolutions are as well, most with strides: one took three times as long. They are not where the work is to read
+ * images: sums over many pixels for few weights, and few channels. */
+static bool is_faster(const KArgs *args) {
+    enum { OUTWEIGH = 16 /* weights for each pixel */, CHANNELS = 32 };
+    if (isa_has(dnnl_cpu_isa_avx512_core)) return false;
+    if (!product_is_conv(args->kind)) return true;
+    if (!is_pointwise(args) || !isa_has(dnnl_cpu_isa_avx2)) return false; /* without AVX2 dx takes longer */
+    const ProductOperands p = product_operands(args);
+    const int64_t *w = p.w->shape.dim;
+    if (product_is_dw(args->kind)) return p.w->count >= OUTWEIGH * (p.y->count / w[0]);
+    return min_i64(w[0], w[1]) >= CHANNELS;
+}
+
+/* Types that oneDNN has no products of: it would convert whole tensors, or take its plain loops. And what is faster. */
 static bool fits(const KArgs *args) {
     const CpuDevice *cpu = args->device;
-    bool better = !product_is_conv(args->kind) && !isa_has(dnnl_cpu_isa_avx512_core);
     if (!product_is_any(args->kind)) return false;
     if ((product_is_conv(args->kind) && args->attr->conv.groups != 1) || !operands_are_rows(args)) return false;
+    bool better = is_faster(args);
     for (int k = 0; k < OP_IN + OP_OUT; k++) better |= operand_at(args, k)->count && cpu->emulated[operand_at(args, k)->dtype];
     const View *db = &args->linear_dx.db;
     return better && !(product_is_dx(args->kind) && db->count && db->count != product_operands(args).w->shape.dim[1]);
@@ -211,9 +236,17 @@ static GemmMatrix weights_of(const KArgs *args, const View *w, int64_t stride, b
     return m;
 }
 
-/* Are the sums made where the result lies? */
+/* Are the sums made where the result lies? A convolution's dx may lie where s does, which is read after the sums. */
 static bool is_direct(const KArgs *args, const Walk *w) {
+    if (args->kind == OP_conv2d_dx && args->conv2d_dx.s.count) return false;
     return args->out[0].dtype == DT_F32 && w->axis[0].place_step == 1 && w->axis[1].place_step == 1;
+}
+
+/* Are sums the result? */
+static bool is_bare(const KArgs *args) {
+    if (product_is_dw(args->kind)) return true;
+    if (product_is_dx(args->kind)) return !args->linear_dx.s.count && !args->linear_dx.db.count;
+    return !args->linear.b.count && !act_of_op(args)->act;
 }
 
 /* Pixel (i, j) of the first stride x stride ones: the class that it stands for, of dx; else there is only one. */
@@ -233,7 +266,7 @@ static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
         g.a = matrix_of(p.x, numbers, false), g.b = weights_of(args, p.w, numbers, true);
     }
     for (int d = 0; d < 2; d++) w->axis[d] = (Axis){.place_step = 1};
-    if (product_is_conv(args->kind)) {
+    if (!is_matrices(args)) {
         const int64_t *x = p.x->shape.dim, *y = p.y->shape.dim, *taps = p.w->shape.dim, at[] = {i, j};
         w->all_taps = taps[2] * taps[3];
         w->result = x[2] * x[3];
@@ -252,7 +285,10 @@ static Gemm product_of(const KArgs *args, int64_t i, int64_t j, Walk *w) {
             g.columns = tap_columns;
         }
     }
-    if (is_direct(args, w)) g.c = args->out[0].data, g.c_step = g.n;
+    if (is_direct(args, w)) {
+        g.c = args->out[0].data, g.c_step = g.n;
+        if (is_bare(args)) g.leave = NULL;
+    }
     g.by_blocks = product_is_dx(args->kind) && args->linear_dx.db.count; /* each has its sums of db */
     return g;
 }

@@ -400,6 +400,25 @@ static const OwnCase tapped[] = {
     {{"no workspace", {1, 96, 2, 2, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 2048}, 0},
 };
 
+/* Kernels of one pixel, that oneDNN has where there is AVX-512 or no AVX2, few channels, or few weights for the pixels of dw */
+#define ONE(n, c, h, w, o, ...) {n, c, h, w, o, 1, 1, __VA_ARGS__, {1, 1}, 1}
+static const OwnCase pointwise[] = {
+    {{"1x1, 32->64", ONE(2, 32, 5, 7, 64, {1, 1}, {0}), true, ACT_RELU, 4 << 20}, ALL},
+    {{"1x1, some weights", ONE(2, 32, 8, 8, 64, {1, 1}, {0}), false, ACT_NONE, 4 << 20}, ALL},
+    {{"1x1, fewer weights", ONE(1, 32, 3, 43, 64, {1, 1}, {0}), false, ACT_NONE, 4 << 20}, NOT_DW},
+    {{"1x1, 31->64", ONE(2, 31, 5, 7, 64, {1, 1}, {0}), true, ACT_RELU, 4 << 20}, 1 << DW},
+    {{"1x1, 64->31", ONE(2, 64, 9, 7, 31, {1, 1}, {0}), true, ACT_GELU, 4 << 20}, 0},
+    {{"1x1, several depths", ONE(1, 300, 6, 6, 85, {1, 1}, {0}), true, ACT_RELU6, 4 << 20}, ALL},
+    {{"1x1, stride 2 by 3", ONE(2, 40, 7, 8, 48, {2, 3}, {0}), true, ACT_TANH, 4 << 20}, ALL},
+    {{"1x1, stride 2, all pixels met or not", ONE(3, 64, 6, 6, 33, {2, 2}, {0}), false, ACT_NONE, 4 << 20}, ALL},
+    {{"1x1, padded", ONE(2, 64, 5, 6, 48, {1, 1}, {1, 0, 1, 1}), true, ACT_LEAKY, 4 << 20}, ALL},
+    {{"1x1, padded, stride 2", ONE(2, 64, 5, 6, 48, {2, 2}, {1, 0, 1, 1}), true, ACT_RELU, 4 << 20}, ALL},
+    {{"1x1, no workspace", ONE(2, 32, 5, 7, 64, {1, 1}, {0}), true, ACT_RELU, 0}, ALL},
+    {{"1x1, two groups", {2, 64, 4, 4, 64, 1, 1, {1, 1}, {0}, {1, 1}, 2}, true, ACT_NONE, 4 << 20}, 0},
+    {{"1x2", {2, 64, 4, 4, 64, 1, 2, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20}, 0},
+};
+#undef ONE
+
 /* dw with groups of few channels: ragged, wide rows, more taps than registers; plain small kernels are oneDNN's. */
 static const OwnCase depthwise[] = {
     {{"5x5 wide", {2, 21, 5, 300, 21, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}, 21}, true, ACT_NONE, 4 << 20}, 1 << DW},
@@ -544,9 +563,9 @@ static void test_rows(void) {
     size_t bytes;
     void *state;
     memset(&attr, 0, sizeof attr);
-    attr.conv = (ConvAttr){.stride = {1, 1}, .dilation = {1, 1}, .groups = 1};
+    attr.conv = (ConvAttr){.stride = {1, 1}, .dilation = {1, 1}, .groups = 2};
     KArgs conv = {.kind = OP_conv2d, .attr = &attr};
-    const Shape shapes[] = {shape4((int64_t)1 << 32, 64, 1, 1), shape4(64, 64, 1, 1)};
+    const Shape shapes[] = {shape4((int64_t)1 << 32, 64, 1, 1), shape4(64, 32, 1, 1)};
     for (int k = 0; k < 2; k++)
         conv.in[k] = (View){NULL, shapes[k], DT_F32, 1, {0, 0, 0}, shape_elements(&shapes[k])};
     conv.out[0] = conv.in[0];
@@ -600,6 +619,15 @@ static void test_taps(const Types *t, int pass) {
         bool own = packed_by(t, &tapped[k].conv.d) || (tapped_by(t, pass) && tapped[k].own >> pass & 1);
         if (in_turn(k, ARRAY_LEN(tapped), (size_t)(t - types) + (size_t)pass))
             test_conv(&tapped[k].conv, t, pass, act_in(pass, tapped[k].conv.act, k), &own);
+    }
+}
+
+static void test_pointwise(const Types *t, int pass) {
+    const bool faster = t == types && has_isa(dnnl_cpu_isa_avx2) && !has_isa(dnnl_cpu_isa_avx512_core);
+    for (size_t k = 0; k < ARRAY_LEN(pointwise); k++) {
+        const bool own = packed_by(t, &pointwise[k].conv.d) || (faster && pointwise[k].own >> pass & 1);
+        if (in_turn(k, ARRAY_LEN(pointwise), (size_t)(t - types) + (size_t)pass))
+            test_conv(&pointwise[k].conv, t, pass, act_in(pass, pointwise[k].conv.act, k), &own);
     }
 }
 
@@ -723,7 +751,7 @@ int main(void) {
             for (size_t c = 0; c < ARRAY_LEN(convs); c++)
                 if (in_turn(c, ARRAY_LEN(convs), turn))
                     test_conv(&convs[c], &types[k], pass, act_in(pass, convs[c].act, c + k), NULL);
-            if (pass < TRANSPOSE) test_taps(&types[k], pass);
+            if (pass < TRANSPOSE) test_taps(&types[k], pass), test_pointwise(&types[k], pass);
             for (size_t c = 0; c < ARRAY_LEN(depthwise) && pass == DW; c++)
                 if (in_turn(c, ARRAY_LEN(depthwise), turn))
                     test_conv(&depthwise[c].conv, &types[k], DW, ACT_NONE, &(bool){depthwise[c].own >> DW & 1});
