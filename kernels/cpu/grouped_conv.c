@@ -11,9 +11,10 @@
 #include "lanes.h"
 #include "program/product.h"
 
-/* LEAST, MOST: channels of a group. TAPS: down a kernel, at most. LINES: that are packed at a time, at most. SUM_PIXELS: of dy, whose
- * products dw takes at a time, about. PIECES: of work, about. */
-enum { LEAST = 2, MOST = 64, TAPS = 16, LINES = 64, SUM_PIXELS = 64, PIECES = 32, SET = 32, STRIP = 65536, CLASSES = 4 };
+/* LEAST, MOST: channels of a group. TAPS: down a kernel; CLASSES: of dx, down or across; LINES: packed at a time; all at most.
+ * SUM_PIXELS: of dy, whose products dw takes at a time; PIECES: of work; both about. SET: channels whose bands take a strip by turns, so
+ * that whole lines of memory are read and written while they are in a cache; STRIP: numbers of it. */
+enum { LEAST = 2, MOST = 64, TAPS = 16, LINES = 64, SUM_PIXELS = 64, PIECES = 32, SET = 64, STRIP = 65536, CLASSES = 4 };
 
 /* ---- tiles: sums that stay in registers */
 
@@ -28,12 +29,12 @@ enum { TILE = 12 };
 /* x: packed; by: weights of a line of taps, or a line of dy */
 typedef struct Line { const float *x, *by; } Line;
 
-/* y: n numbers of x after one another, `runs` times, `run` floats apart; dw: n pixels. Pixels of x are x_step floats apart, the rows
- * of `by` and of the sums `step`. The first ones are x_at and by_at after those of a line. */
+/* y: n numbers of x after one another, `runs` times, `run` floats apart; dw: n pixels. Pixels of x are x_step floats apart, rows of
+ * `by` and of sums `step`. The first ones are x_at and by_at after those of a line. b: NULL, or what sums of y begin with. */
 typedef struct Tile {
     const Line *line;
     int64_t lines, x_at, by_at, runs, run, n, x_step, step;
-    const float *b; /* of y: NULL: none */
+    const float *b;
     float *to;
 } Tile;
 
@@ -112,8 +113,8 @@ static TileFn *const y_tiles[TILE][KINDS] = ALL(y_tile), *const dw_tiles[TILE][K
 
 /* ---- the op */
 
-/* How lines of `to` meet those of `from`, which are packed. Of dw `to` is dy, which is read. Pixels of dx are of several classes, by
- * axes down and across (conv_axis.h); of y and dw there is one. */
+/* How lines of `to` meet those of `from`, which are packed. `to` of dw is dy, which is read. Pixels of dx are of several classes
+ * (conv_axis.h), each with an axis down and one across; those of y and dw are of one. */
 typedef struct Walk {
     const KArgs *args;
     const ConvAttr *attr;
@@ -156,7 +157,7 @@ static Axis ascending(Axis a) {
 /* Classes of pixels of dx, down or across */
 static int64_t classes(const KArgs *args, int d) { return is_dx(args) ? args->attr->conv.stride[d] : 1; }
 
-/* Where `rows` rows of each of n classes of an axis begin and end in `from` */
+/* The first and the last pixel that `rows` rows of n classes meet */
 static int64_t first_met(const Axis *a, int64_t n) {
     int64_t first = a->first;
     for (int64_t k = 1; k < n; k++) first = min_i64(first, a[k].first);
@@ -254,31 +255,26 @@ static const float *packed_line(const Walk *w, Own *o, int64_t sample, int64_t i
     return to;
 }
 
-/* Row `row` of a band's weights, of one tap, has places `at`, at + step, ... of (terms, out) */
-static int64_t place_of(const Walk *w, int64_t row, int64_t *step) {
-    *step = is_dx(w->args) ? 1 : w->out;
-    return is_dx(w->args) ? row % w->terms * w->out + row / w->terms * w->outs : row;
-}
-
-/* Element of w where that row begins; taps of a class in the order of its axes */
+/* Element of w where row `row` of a band's weights begins, of a tap of a class in the order of its axes */
 static int64_t weights_at(const Walk *w, const Axis *down, const Axis *across, int64_t band, int64_t row, int64_t tap) {
     const int64_t *d = w->w.shape.dim, output = band * (is_dx(w->args) ? w->in : w->out) + row;
     const int64_t i = down->tap + tap / across->taps * down->tap_step, j = across->tap + tap % across->taps * across->tap_step;
     return (output * d[2] * d[3] + i * d[3] + j) * d[1];
 }
 
-/* A band's weights, class by class: (taps, terms, out) */
+/* A band's weights, class by class: (taps, terms, out). Rows of w are outputs: of y, `out` of them; of dx, the terms of each group. */
 static void take_weights(const Walk *w, int64_t band, float *to) {
-    const int64_t n = w->w.shape.dim[1], rows = is_dx(w->args) ? w->in : w->out;
-    float held[MOST];
+    const View *v = &w->w;
+    const int64_t n = v->shape.dim[1], step = all_taps(w) * n;
     for (int64_t k = 0; k < w->high * w->wide; k++) {
         const Axis *down = &w->down[k / w->wide], *across = &w->across[k % w->wide];
-        for (int64_t tap = 0; tap < down->taps * across->taps; tap++, to += w->terms * w->out)
-            for (int64_t row = 0, step; row < rows; row++) {
-                const float *from = block_load(&w->w, weights_at(w, down, across, band, row, tap), n, held);
-                float *at = to + place_of(w, row, &step);
-                for (int64_t c = 0; c < n; c++) at[c * step] = from[c];
-            }
+        for (int64_t tap = 0; tap < down->taps * across->taps; tap++, to += w->terms * w->out) {
+            if (!is_dx(w->args))
+                gemm_turn(v->dtype, v->data, weights_at(w, down, across, band, 0, tap), step, w->out, n, n, to, w->out);
+            for (int64_t row = 0; row < w->in && is_dx(w->args); row += w->terms)
+                gemm_copy(v->dtype, v->data, weights_at(w, down, across, band, row, tap), step, w->terms, n,
+                          to + row / w->terms * w->outs, w->out);
+        }
     }
 }
 
@@ -407,9 +403,8 @@ static void leave_sums(const void *of, int64_t band) {
     float *sums = sums_at(w, 0, band), row_of[MOST];
     for (int64_t r = 1; r < w->runs; r++) sum_rows(sums, sums_at(w, r, band), 1, sums_of(w) * w->out);
     for (int64_t tap = 0; tap < all_taps(w); tap++)
-        for (int64_t row = 0, step; row < w->out; row++) {
-            const float *from = sums + tap * n * w->out + place_of(w, row, &step);
-            for (int64_t c = 0; c < n; c++) row_of[c] = from[c * step];
+        for (int64_t row = 0; row < w->out; row++) {
+            for (int64_t c = 0; c < n; c++) row_of[c] = sums[(tap * n + c) * w->out + row];
             block_store(&w->w, weights_at(w, w->down, w->across, band, row, tap), n, row_of);
         }
     if (db->count) block_store(db, band * w->out, w->out, sums + (sums_of(w) - 1) * w->out);
@@ -445,6 +440,9 @@ static void set_run(const Walk *w, Own *o, int64_t set, int64_t run) {
     o->weights = of_set;
 }
 
+/* dx in fp32 with one register for a group: oneDNN takes a sixth less time. */
+static bool leaves(const KArgs *args, int64_t in) { return is_dx(args) && in == LANES && args->in[0].dtype == DT_F32; }
+
 static bool fits(const KArgs *args) {
     if (args->kind != OP_conv2d && !is_dx(args) && !is_dw(args)) return false;
     const ConvAttr *a = &args->attr->conv;
@@ -457,7 +455,7 @@ static bool fits(const KArgs *args) {
     const int64_t *w = product_operands(args).w->shape.dim, in = w[1], out = w[0] / a->groups;
     const bool small = in == out && in >= LEAST && in < LANES && LANES % in == 0 && w[0] % LANES == 0;
     const bool large = in % LANES == 0 && out % LANES == 0 && in <= MOST && out <= MOST;
-    return (small || large) && w[2] <= TAPS && walk_of(args).ring <= LINES;
+    return (small || large) && w[2] <= TAPS && !leaves(args, in) && walk_of(args).ring <= LINES;
 }
 
 /* Takes room for the sums and for what `threads` threads need. */

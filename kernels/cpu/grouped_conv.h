@@ -7,9 +7,9 @@
  *
  * Where a register holds several groups, each number is packed as a register: in each lane that of the lane's own group.
  *
- *   workspace = [sums of db, or of dw and db, by run | thread 0's weights of a band, packed lines, a line of results, of s | thread 1's ...]
+ *   workspace = [sums of db, or of dw and db, by run | thread 0's weights of some bands, packed lines, lines of sums, of s or dy | ...]
  *
- * A piece of work is a band and a run of lines. The number of threads changes no bit. */
+ * A piece of work is some bands of a run of lines. The number of threads changes no bit. */
 #ifndef MT_CPU_GROUPED_CONV_H
 #define MT_CPU_GROUPED_CONV_H
 
