@@ -298,7 +298,7 @@ static int64_t met_lines(const Walk *w, Own *o, const Axis *down, int64_t line, 
     return lines;
 }
 
-/* All sums of `rows` rows, whose numbers of x lie row_x floats apart, in to (rows, out) */
+/* All sums of `rows` rows, whose numbers of x lie row_x floats apart, into to (rows, out) */
 static void each_tile(const Walk *w, Tile *t, int64_t rows, int64_t row_x, float *to, TileFn *const tiles[TILE][KINDS]) {
     const int64_t x_at = t->x_at;
     for (int64_t vectors; t->by_at < w->out; t->by_at += vectors * LANES) {
@@ -315,7 +315,7 @@ static void each_tile(const Walk *w, Tile *t, int64_t rows, int64_t row_x, float
 
 /* ---- y and dx */
 
-/* Pixels of a line, (pixels, n), to or from channels of pixels that are `step` elements apart */
+/* from (pixels, n) -> channels of pixels that are `step` elements apart */
 INLINE void put_as(DType t, void *to, int64_t at, int64_t step, int64_t pixels, int64_t n, const float *from) {
     for (int64_t p = 0; p < pixels; p++, at += step)
         for (int64_t c = 0; c < n; c += LANES, from += LANES) store_as(t, to, at + c, load(from));
@@ -344,7 +344,7 @@ static void leave_line(const Walk *w, const Own *o, const Axis *down, const Axis
     put(&w->to, at, step, across->rows, w->out, o->line);
 }
 
-/* Lines of one class; weights: of its taps */
+/* A line of one class; weights: of its taps */
 static void y_line(const Walk *w, Own *o, const Axis *down, const Axis *across, int64_t line, const float *weights, float *db) {
     const View *b = &w->args->conv2d.b;
     float held[MOST];
