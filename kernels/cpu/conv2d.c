@@ -6,6 +6,7 @@
 #include "onednn.h"
 #include "direct_conv.h"
 #include "gemm_ops.h"
+#include "grouped_conv.h"
 #include "winograd.h"
 
 /* oneDNN's dimensions are in PyTorch's order, too; strides say how the image lies. */
@@ -56,7 +57,7 @@ typedef struct Way {
     bool (*overwrites)(const KArgs *);
 } Way;
 #define OWN {{keep}, false}
-static Way ways[] = {{OWN, depthwise_prepare, depthwise_run, NULL}, {OWN, direct_conv_prepare, direct_conv_run, NULL},
+static Way ways[] = {{OWN, grouped_conv_prepare, grouped_conv_run, NULL}, {OWN, depthwise_prepare, depthwise_run, NULL}, {OWN, direct_conv_prepare, direct_conv_run, NULL},
                      {OWN, winograd_prepare, winograd_run, winograd_overwrites},
                      {OWN, gemm_op_prepare, gemm_op_run, gemm_op_overwrites}};
 #undef OWN

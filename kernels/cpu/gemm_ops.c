@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "act.h"
+#include "conv_axis.h"
 #include "cpu.h"
 #include "parallel.h"
 #include "gemm.h"
@@ -10,15 +11,6 @@
 #include "isa.h"
 #include "program/product.h"
 #include "thin_gemm.h"
-
-/* How rows of the product meet an image, down or across it. Row r and tap t meet at pixel r stride + first + t step, if
- * 0 <= that < size; the tap is number tap + t tap_step of the weights. Row r stands for pixel place + r place_step of the
- * result. */
-typedef struct Axis {
-    int64_t size, rows, taps;
-    int64_t stride, first, step;
-    int64_t tap, tap_step, place, place_step;
-} Axis;
 
 typedef struct Walk {
     const KArgs *args;
@@ -75,26 +67,6 @@ bool product_rounds(const KArgs *args) {
 }
 
 /* ---- the image's part */
-
-/* Of a pass from x to y */
-static Axis forward_axis(const ConvAttr *c, int d, int64_t x, int64_t y, int64_t taps) {
-    return (Axis){.size = x, .rows = y, .taps = taps, .stride = c->stride[d], .first = -c->pad[d],
-                  .step = c->dilation[d], .tap_step = 1, .place_step = 1};
-}
-
-/* Of a pass from y to pixels p, p + stride, ... of x: tap a meets them if p + pad - a dilation is a multiple of the
- * stride. These taps lie equally far apart. */
-static Axis backward_axis(const ConvAttr *c, int d, int64_t x, int64_t y, int64_t taps, int64_t p) {
-    const int64_t stride = c->stride[d], dilation = c->dilation[d], from = p + c->pad[d];
-    Axis a = {.size = y, .rows = p < x ? div_up(x - p, stride) : 0, .stride = 1, .place = p, .place_step = stride, .tap = -1};
-    for (int64_t t = 0; t < taps; t++) {
-        if ((from - t * dilation) % stride) continue;
-        if (a.taps == 0) a.tap = t, a.first = (from - t * dilation) / stride;
-        if (a.taps == 1) a.tap_step = t - a.tap, a.step = (from - t * dilation) / stride - a.first;
-        a.taps++;
-    }
-    return a;
-}
 
 /* How many numbers of a patch, from number k on, lie one after the other in the image: channels of a tap, or, where neighbouring
  * taps meet neighbouring pixels, of a row of taps. So the patches of an image of few channels are copied in few pieces. */

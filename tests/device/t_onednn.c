@@ -429,6 +429,28 @@ static const OwnCase depthwise[] = {
     {{"3x3 each", {2, 48, 7, 6, 48, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 48}, true, ACT_NONE, 4 << 20}, 0},
 };
 
+/* Groups of few channels: ragged tiles, taps in the padding, taps apart and lines that they skip, classes of dx that no tap meets,
+ * one or several groups in a register, other numbers of outputs than of inputs. One group in a register is oneDNN's in dx. And cases just outside, which are oneDNN's. */
+#define GROUPS(n, c, h, w, o, kh, kw, g, ...) {n, c, h, w, o, kh, kw, __VA_ARGS__, g}
+static const OwnCase grouped[] = {
+    {{"twos", GROUPS(2, 48, 9, 8, 48, 3, 3, 24, {1, 1}, {1, 1, 1, 1}, {1, 1}), true, ACT_RELU, 4 << 20}, ALL},
+    {{"fours", GROUPS(3, 32, 13, 27, 32, 3, 3, 8, {1, 1}, {1, 1, 1, 1}, {1, 1}), true, ACT_GELU, 4 << 20}, ALL},
+    {{"fours, stride 2 by 3", GROUPS(2, 16, 12, 17, 16, 3, 5, 4, {2, 3}, {1, 0, 0, 2}, {1, 1}), true, ACT_LEAKY, 4 << 20}, ALL},
+    {{"eights dilated", GROUPS(2, 32, 14, 15, 32, 3, 3, 4, {1, 1}, {2, 3, 2, 3}, {2, 3}), false, ACT_TANH, 4 << 20}, ALL},
+    {{"eights, 1x1, stride 2", GROUPS(2, 48, 7, 9, 48, 1, 1, 6, {2, 2}, {0}, {1, 1}), true, ACT_RELU, 4 << 20}, ALL},
+    {{"sixteens", GROUPS(5, 64, 7, 7, 64, 3, 3, 4, {1, 1}, {1, 1, 1, 1}, {1, 1}), true, ACT_RELU, 4 << 20}, ALL},
+    {{"sixteens, stride 2, dilated", GROUPS(2, 48, 11, 14, 48, 3, 2, 3, {2, 2}, {3, 1, 2, 0}, {2, 2}), true, ACT_SIGMOID, 4 << 20}, ALL},
+    {{"16 -> 48", GROUPS(3, 32, 8, 5, 96, 3, 3, 2, {1, 1}, {0, 1, 2, 1}, {1, 1}), true, ACT_HARDTANH, 4 << 20}, ALL},
+    {{"64 -> 16, many lines", GROUPS(9, 128, 10, 3, 32, 5, 1, 2, {1, 1}, {2, 0, 2, 0}, {1, 1}), true, ACT_RELU, 4 << 20}, ALL},
+    {{"one line", GROUPS(1, 64, 1, 70, 64, 1, 7, 2, {1, 1}, {0, 3, 0, 3}, {1, 1}), true, ACT_NONE, 4 << 20}, ALL},
+    {{"80 of a group", GROUPS(1, 160, 5, 5, 160, 3, 3, 2, {1, 1}, {1, 1, 1, 1}, {1, 1}), true, ACT_RELU, 4 << 20}, 0},
+    {{"12 of a group", GROUPS(2, 48, 6, 5, 48, 3, 3, 4, {1, 1}, {1, 1, 1, 1}, {1, 1}), true, ACT_RELU, 4 << 20}, 0},
+    {{"fours, ragged", GROUPS(2, 20, 6, 5, 20, 3, 3, 5, {1, 1}, {1, 1, 1, 1}, {1, 1}), true, ACT_RELU, 4 << 20}, 0},
+    {{"a tall kernel", GROUPS(1, 32, 17, 3, 32, 17, 1, 2, {1, 1}, {0}, {1, 1}), true, ACT_RELU, 4 << 20}, 0},
+    {{"taps far apart", GROUPS(1, 32, 70, 3, 32, 3, 1, 2, {1, 1}, {0}, {32, 1}), true, ACT_RELU, 4 << 20}, 0},
+    {{"little workspace", GROUPS(3, 32, 9, 9, 32, 3, 3, 2, {1, 1}, {1, 1, 1, 1}, {1, 1}), true, ACT_RELU, 4096}, 0},
+};
+
 /* exact dx times f'(s) */
 static void through(Operand *dx, const Operand *s, const ActAttr *fused) {
     Attr attr = {.act = *fused};
@@ -581,6 +603,27 @@ static ActFn act_in(int pass, ActFn forward, size_t turn) {
 
 /* Is case c of n run in this turn? Of a sample (sample.h) each type and pass has others. */
 static bool in_turn(size_t c, size_t n, size_t turn) { return sampled((c + 3 * turn) % n, n); }
+
+/* fp32, and types that the device only converts */
+static bool grouped_by(const Types *t) {
+    DeviceInfo info;
+    Err e;
+    if (device->table->info(device, &info, &e) || !has_isa(dnnl_cpu_isa_avx2)) return false;
+    for (int k = 0; k < OPERANDS; k++)
+        if (t->t[k] != DT_F32 && !info.emulated[t->t[k]]) return false;
+    return true;
+}
+
+static void test_groups(const Types *t, int pass, size_t turn) {
+    for (size_t k = 0; k < ARRAY_LEN(grouped); k++) {
+        const RefConv *d = &grouped[k].conv.d;
+        const bool dx = pass == DX || pass == DX_ACT, is_register = d->c / d->groups == (has_isa(dnnl_cpu_isa_avx512_core) ? 16 : 8);
+        const bool left = dx && is_register && t->t[Y] == DT_F32; /* one register for a group */
+        const bool few = pass == DW && d->c / d->groups <= 4; /* depthwise.h has them on any processor */
+        const bool own = few || (grouped_by(t) && !left && grouped[k].own >> pass & 1);
+        if (in_turn(k, ARRAY_LEN(grouped), turn)) test_conv(&grouped[k].conv, t, pass, act_in(pass, grouped[k].conv.act, k + turn), &own);
+    }
+}
 
 /* Types that the device only converts are multiplied by gemm.h: in every pass x or its gradient is of type t[X]. */
 static bool packed_by(const Types *t, const RefConv *d) {
@@ -751,7 +794,7 @@ int main(void) {
             for (size_t c = 0; c < ARRAY_LEN(convs); c++)
                 if (in_turn(c, ARRAY_LEN(convs), turn))
                     test_conv(&convs[c], &types[k], pass, act_in(pass, convs[c].act, c + k), NULL);
-            if (pass < TRANSPOSE) test_taps(&types[k], pass), test_pointwise(&types[k], pass);
+            if (pass < TRANSPOSE) test_taps(&types[k], pass), test_pointwise(&types[k], pass), test_groups(&types[k], pass, turn);
             for (size_t c = 0; c < ARRAY_LEN(depthwise) && pass == DW; c++)
                 if (in_turn(c, ARRAY_LEN(depthwise), turn))
                     test_conv(&depthwise[c].conv, &types[k], DW, ACT_NONE, &(bool){depthwise[c].own >> DW & 1});
