@@ -419,14 +419,20 @@ static const OwnCase pointwise[] = {
 };
 #undef ONE
 
-/* dw with groups of few channels: ragged, wide rows, more taps than registers; plain small kernels are oneDNN's. */
+/* Groups of few channels: ragged, wide rows, more taps than registers, bands of rows and columns, strides with and without taps for
+ * each pixel, taps that never meet the image. own: DX of all gradients of x, FORWARD where oneDNN would make copies */
+enum { OWN_X = 1 << FORWARD | 1 << DX };
 static const OwnCase depthwise[] = {
-    {{"5x5 wide", {2, 21, 5, 300, 21, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}, 21}, true, ACT_NONE, 4 << 20}, 1 << DW},
-    {{"3x9 strides", {3, 32, 9, 40, 32, 3, 9, {2, 3}, {1, 4, 0, 5}, {1, 1}, 32}, true, ACT_NONE, 4 << 20}, 1 << DW},
+    {{"5x5 wide", {2, 21, 5, 300, 21, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}, 21}, true, ACT_RELU, 4 << 20}, OWN_X | 1 << DW},
+    {{"3x9 strides", {3, 32, 9, 40, 32, 3, 9, {2, 3}, {1, 4, 0, 5}, {1, 1}, 32}, true, ACT_RELU6, 4 << 20}, OWN_X | 1 << DW},
+    {{"2x1 strides", {2, 19, 70, 33, 19, 2, 1, {3, 2}, {1, 0, 1, 0}, {1, 1}, 19}, true, ACT_SILU, 4 << 20}, OWN_X | 1 << DW},
+    {{"7x7 of 3x2", {2, 40, 3, 2, 40, 7, 7, {1, 1}, {3, 3, 3, 3}, {1, 1}, 40}, true, ACT_GELU, 4 << 20}, OWN_X | 1 << DW},
+    {{"3x5 dilated, strides", {2, 24, 30, 29, 24, 3, 5, {2, 2}, {3, 4, 2, 5}, {3, 2}, 24}, true, ACT_TANH, 4 << 20}, OWN_X | 1 << DW},
+    {{"far taps", {1, 16, 100, 100, 16, 3, 3, {1, 1}, {40, 40, 40, 40}, {40, 40}, 16}, true, ACT_NONE, 4 << 20}, 0},
     {{"twos dilated", {2, 22, 8, 9, 22, 3, 3, {2, 1}, {2, 1, 2, 1}, {2, 3}, 11}, false, ACT_NONE, 20000}, 1 << DW},
     {{"fours", {2, 32, 8, 140, 32, 1, 3, {1, 1}, {0, 1, 0, 1}, {1, 1}, 8}, true, ACT_NONE, 4 << 20}, 1 << DW},
     {{"little workspace", {1, 48, 7, 6, 48, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}, 48}, true, ACT_NONE, 4096}, 0},
-    {{"3x3 each", {2, 48, 7, 6, 48, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 48}, true, ACT_NONE, 4 << 20}, 0},
+    {{"3x3 each", {2, 48, 7, 6, 48, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 48}, true, ACT_RELU, 4 << 20}, OWN_X | 1 << DW},
 };
 
 /* Groups of few channels: ragged tiles, taps in the padding, taps apart and lines that they skip, classes of dx that no tap meets,
@@ -674,6 +680,12 @@ static void test_pointwise(const Types *t, int pass) {
     }
 }
 
+static bool depthwise_by(const OwnCase *c, DType x, int pass) {
+    if (pass == DW) return c->own >> DW & 1;
+    const bool library = pass == FORWARD && (x == DT_F32 || (x == DT_BF16 && has_isa(dnnl_cpu_isa_avx512_core_bf16)));
+    return has_isa(dnnl_cpu_isa_avx2) && !library && c->own >> (pass == FORWARD ? FORWARD : DX) & 1;
+}
+
 /* A NaN in x must reach the loss, through a ReLU too. */
 static void test_nan(void) {
     Attr attr = {.conv = {.stride = {1, 1}, .dilation = {1, 1}, .groups = 1, .fused = {.act = ACT_RELU}}};
@@ -795,9 +807,10 @@ int main(void) {
                 if (in_turn(c, ARRAY_LEN(convs), turn))
                     test_conv(&convs[c], &types[k], pass, act_in(pass, convs[c].act, c + k), NULL);
             if (pass < TRANSPOSE) test_taps(&types[k], pass), test_pointwise(&types[k], pass), test_groups(&types[k], pass, turn);
-            for (size_t c = 0; c < ARRAY_LEN(depthwise) && pass == DW; c++)
+            for (size_t c = 0; c < ARRAY_LEN(depthwise); c++)
                 if (in_turn(c, ARRAY_LEN(depthwise), turn))
-                    test_conv(&depthwise[c].conv, &types[k], DW, ACT_NONE, &(bool){depthwise[c].own >> DW & 1});
+                    test_conv(&depthwise[c].conv, &types[k], pass, act_in(pass, depthwise[c].conv.act, c + k),
+                              &(bool){depthwise_by(&depthwise[c], types[k].t[X], pass)});
             for (size_t c = 0; c < ARRAY_LEN(linears) && pass < TRANSPOSE; c++)
                 if (in_turn(c, ARRAY_LEN(linears), turn))
                     test_linear(&linears[c], &types[k], pass, act_in(pass, linears[c].act, c + k));
