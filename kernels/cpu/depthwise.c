@@ -48,13 +48,10 @@ typedef struct Band {
     Strip strip[COLUMNS / HELD + MOST_STRIDE];
 } Band;
 
-static bool is_dw(const KArgs *a) { return a->kind == OP_conv2d_dw; }
-static bool is_dx(const KArgs *a) { return a->kind == OP_conv2d_dx; }
-
 /* Taps lie at the number of their input until axis_place. */
 static Axis axis_of(const KArgs *args, int d, int64_t from, int64_t to, int64_t taps) {
     const ConvAttr *c = &args->attr->conv;
-    const bool back = is_dx(args);
+    const bool back = product_is_dx(args->kind);
     const int64_t stride = c->stride[d], pad = c->pad[d], step = c->dilation[d];
     Axis a = {.from = from, .to = to, .in = back ? 1 : stride, .out = back ? stride : 1, .first = INT64_MAX};
     int n = 0;
@@ -102,7 +99,7 @@ static bool bands_of(Axis *y, Axis *x) {
 
 static bool depthwise_of(const KArgs *args, size_t limit, Depthwise *d, size_t *bytes) {
     const ProductOperands p = product_operands(args);
-    const View *x = is_dx(args) ? p.y : p.x, *y = is_dx(args) ? p.x : p.y;
+    const View *x = product_is_dx(args->kind) ? p.y : p.x, *y = product_is_dx(args->kind) ? p.x : p.y;
     const int64_t *from = x->shape.dim, *to = y->shape.dim, *w = p.w->shape.dim;
     *d = (Depthwise){.args = args, .x = x, .y = y, .channels = from[1], .taps = w[2] * w[3], .each = w[1], .samples = from[0],
                      .blocks = div_up(from[1], WIDTH)};
@@ -113,10 +110,10 @@ static bool depthwise_of(const KArgs *args, size_t limit, Depthwise *d, size_t *
     d->down = div_up(to[2], d->axis[0].tile);
     d->across = div_up(to[3], d->axis[1].tile);
     const int64_t bands = d->samples * d->down * d->across;
-    d->sums = is_dw(args) ? d->each * d->taps + 1 : args->conv2d_dx.db.count && is_dx(args) ? 1 : 0;
-    const size_t line = WIDTH * sizeof(float), weights = is_dw(args) ? 0 : (size_t)(d->blocks * d->taps) * line;
+    d->sums = product_is_dw(args->kind) ? d->each * d->taps + 1 : args->conv2d_dx.db.count && product_is_dx(args->kind) ? 1 : 0;
+    const size_t line = WIDTH * sizeof(float), weights = product_is_dw(args->kind) ? 0 : (size_t)(d->blocks * d->taps) * line;
     const size_t run = (size_t)(d->blocks * d->sums) * line;
-    d->group = div_up(d->blocks, div_up(d->blocks, is_dw(args) ? GROUP_DW : GROUP));
+    d->group = div_up(d->blocks, div_up(d->blocks, product_is_dw(args->kind) ? GROUP_DW : GROUP));
     d->groups = div_up(d->blocks, d->group);
     d->runs = min_i64(div_up(PIECES, d->groups), bands);
     if (weights + run > limit) return false;
@@ -142,7 +139,7 @@ bool depthwise_prepare(const KArgs *args, size_t limit, size_t *bytes) {
     Depthwise d;
     if (!p.x->channels_last || !p.y->channels_last || channels != dim[0] || channels < LEAST_CHANNELS) return false;
     if (dim[1] * dim[2] * dim[3] > MOST || a->stride[0] > MOST_STRIDE || a->stride[1] > MOST_STRIDE) return false;
-    if (is_dw(args) ? dim[1] > EACH || LANES % dim[1] : dim[1] > 1 || !gains(args)) return false;
+    if (product_is_dw(args->kind) ? dim[1] > EACH || LANES % dim[1] : dim[1] > 1 || !gains(args)) return false;
     return depthwise_of(args, limit, &d, bytes);
 }
 
@@ -306,7 +303,7 @@ FUSED static void leave_row(const Depthwise *d, const Band *b, int64_t row, floa
     const ActAttr *act = &d->args->attr->conv.fused;
     const int64_t at = result_at(d, b, row), n = b->columns * LANES;
     _Alignas(LINE) float s[COLUMNS * WIDTH];
-    if (!is_dx(d->args)) {
+    if (!product_is_dx(d->args->kind)) {
         if (act->act) act_block(act, y, y, VECTORS * n);
     } else if (d->args->conv2d_dx.s.count) {
         pack(&d->args->conv2d_dx.s, at, d->channels, b->columns, b->n, s, n);
@@ -321,7 +318,7 @@ FUSED static void band_run(const Depthwise *d, const Band *b, int64_t run) {
     const Axis *down = &d->axis[0], *across = &d->axis[1];
     const View *of = &d->args->conv2d.b;
     const float *w = d->w + b->c * d->taps;
-    if (!is_dx(d->args) && of->count) pack(of, b->c, WIDTH, 1, b->n, bias, LANES);
+    if (!product_is_dx(d->args->kind) && of->count) pack(of, b->c, WIDTH, 1, b->n, bias, LANES);
     pack_inputs(d, b, x);
     for (int64_t row = 0; row < b->rows; row++) {
         const float *from = x + row / down->out * across->in * across->span * LANES;
@@ -411,7 +408,7 @@ static int64_t weight_at(const Depthwise *d, const View *dw, int64_t c, int64_t 
 /* Adds up what the runs have summed, in their order. */
 static void leave_block(const void *of, int64_t block) {
     const Depthwise *d = of;
-    const View *dw = &d->args->conv2d_dw.dw, *db = is_dw(d->args) ? &d->args->conv2d_dw.db : &d->args->conv2d_dx.db;
+    const View *dw = &d->args->conv2d_dw.dw, *db = product_is_dw(d->args->kind) ? &d->args->conv2d_dw.db : &d->args->conv2d_dx.db;
     const int64_t n = min_i64(WIDTH, d->channels - block * WIDTH);
     for (int64_t k = 0; k < d->sums; k++)
         for (int64_t i = 0; i < n; i++) {
@@ -436,7 +433,7 @@ static void piece(const void *of, int64_t i) {
         for (int64_t block = first; block < last; block++) {
             b.c = block * WIDTH;
             b.n = min_i64(WIDTH, d->channels - b.c);
-            if (is_dw(d->args)) band_sum(d, &b, run);
+            if (product_is_dw(d->args->kind)) band_sum(d, &b, run);
             else band_run(d, &b, run);
         }
     }
@@ -448,7 +445,7 @@ int depthwise_run(const KArgs *args, Err *e) {
     if (!depthwise_of(args, args->workspace_bytes, &d, &bytes))
         return err_set(e, ERR_INTERNAL, "expected %zu bytes of workspace, found %zu", bytes, args->workspace_bytes);
     assert(operand_is_float(d.x) && operand_is_float(d.y));
-    if (!is_dw(args)) pieces_run(&d, d.blocks, pack_weights);
+    if (!product_is_dw(args->kind)) pieces_run(&d, d.blocks, pack_weights);
     pieces_run(&d, d.runs * d.groups, piece);
     if (d.sums) pieces_run(&d, d.blocks, leave_block);
     return OK;

@@ -133,8 +133,6 @@ typedef struct Walk {
     int64_t each;                   /* floats from one thread's to the next one's */
 } Walk;
 
-static bool is_dx(const KArgs *args) { return args->kind == OP_conv2d_dx; }
-static bool is_dw(const KArgs *args) { return args->kind == OP_conv2d_dw; }
 static int64_t all_taps(const Walk *w) { return w->w.shape.dim[2] * w->w.shape.dim[3]; }
 static int64_t pixel_of(const Walk *w) { return w->terms * w->unit; }
 
@@ -155,7 +153,7 @@ static Axis ascending(Axis a) {
 }
 
 /* Classes of pixels of dx, down or across */
-static int64_t classes(const KArgs *args, int d) { return is_dx(args) ? args->attr->conv.stride[d] : 1; }
+static int64_t classes(const KArgs *args, int d) { return product_is_dx(args->kind) ? args->attr->conv.stride[d] : 1; }
 
 /* The first and the last pixel that `rows` rows of n classes meet */
 static int64_t first_met(const Axis *a, int64_t n) {
@@ -172,7 +170,7 @@ static int64_t last_met(const Axis *a, int64_t n, int64_t rows) {
 
 static Walk walk_of(const KArgs *args) {
     const ProductOperands p = product_operands(args);
-    const bool dx = is_dx(args);
+    const bool dx = product_is_dx(args->kind);
     const int64_t *x = p.x->shape.dim, *y = p.y->shape.dim, *taps = p.w->shape.dim;
     Walk w = {.args = args, .attr = &args->attr->conv, .from = dx ? *p.y : *p.x, .to = dx ? *p.x : *p.y, .w = *p.w,
               .high = classes(args, 0), .wide = classes(args, 1)};
@@ -187,7 +185,7 @@ static Walk walk_of(const KArgs *args) {
                                             : forward_axis(w.attr, d, x[2 + d], y[2 + d], taps[2 + d]);
     const int64_t rows = w.down->rows, pixels = w.across->rows;
     w.first = first_met(w.across, w.wide), w.columns = last_met(w.across, w.wide, pixels) - w.first + 1;
-    w.chunk = is_dw(args) ? min_i64(div_up(SUM_PIXELS, pixels), rows) : 1;
+    w.chunk = product_is_dw(args->kind) ? min_i64(div_up(SUM_PIXELS, pixels), rows) : 1;
     w.ring = last_met(w.down, w.high, w.chunk) - first_met(w.down, w.high) + 1;
     w.lines = x[0] * rows;
     w.set = min_i64(w.bands, max_i64(1, SET / w.out)), w.sets = div_up(w.bands, w.set);
@@ -202,7 +200,7 @@ static int64_t sums_of(const Walk *w) { return all_taps(w) * w->terms + 1; }
 /* *floats: what it takes */
 static Own own_of(const Walk *w, float *at, int64_t *floats) {
     const int64_t line = w->across->rows * w->out;
-    const bool dw = is_dw(w->args), saves = is_dx(w->args) && w->attr->fused.act;
+    const bool dw = product_is_dw(w->args->kind), saves = product_is_dx(w->args->kind) && w->attr->fused.act;
     Room r = {.base = (char *)at};
     Own o = {.weights = room_take(&r, dw ? 0 : w->set * all_taps(w) * w->terms * w->out)};
     o.ring = room_take(&r, w->ring * w->columns * pixel_of(w));
@@ -257,7 +255,7 @@ static const float *packed_line(const Walk *w, Own *o, int64_t sample, int64_t i
 
 /* Element of w where row `row` of a band's weights begins, of a tap of a class in the order of its axes */
 static int64_t weights_at(const Walk *w, const Axis *down, const Axis *across, int64_t band, int64_t row, int64_t tap) {
-    const int64_t *d = w->w.shape.dim, output = band * (is_dx(w->args) ? w->in : w->out) + row;
+    const int64_t *d = w->w.shape.dim, output = band * (product_is_dx(w->args->kind) ? w->in : w->out) + row;
     const int64_t i = down->tap + tap / across->taps * down->tap_step, j = across->tap + tap % across->taps * across->tap_step;
     return (output * d[2] * d[3] + i * d[3] + j) * d[1];
 }
@@ -269,9 +267,9 @@ static void take_weights(const Walk *w, int64_t band, float *to) {
     for (int64_t k = 0; k < w->high * w->wide; k++) {
         const Axis *down = &w->down[k / w->wide], *across = &w->across[k % w->wide];
         for (int64_t tap = 0; tap < down->taps * across->taps; tap++, to += w->terms * w->out) {
-            if (!is_dx(w->args))
+            if (!product_is_dx(w->args->kind))
                 gemm_turn(v->dtype, v->data, weights_at(w, down, across, band, 0, tap), step, w->out, n, n, to, w->out);
-            for (int64_t row = 0; row < w->in && is_dx(w->args); row += w->terms)
+            for (int64_t row = 0; row < w->in && product_is_dx(w->args->kind); row += w->terms)
                 gemm_copy(v->dtype, v->data, weights_at(w, down, across, band, row, tap), step, w->terms, n,
                           to + row / w->terms * w->outs, w->out);
         }
@@ -335,7 +333,7 @@ static void leave_line(const Walk *w, const Own *o, const Axis *down, const Axis
     const int64_t at = (row * d[3] + across->place) * d[1] + o->band * w->out;
     const ActAttr *act = &w->attr->fused;
     const View *s = &w->args->conv2d_dx.s;
-    if (!is_dx(w->args)) act_block(act, o->line, o->line, n);
+    if (!product_is_dx(w->args->kind)) act_block(act, o->line, o->line, n);
     else if (act->act) {
         gemm_copy(s->dtype, s->data, at, step, across->rows, w->out, o->saved, w->out);
         act_dx_block(act, o->line, o->line, o->saved, n);
@@ -353,7 +351,7 @@ static void y_line(const Walk *w, Own *o, const Axis *down, const Axis *across, 
     for (int64_t tap = 0; tap < down->taps; tap++)
         lines += met_lines(w, o, down, line, 1, tap, weights + tap * across->taps * w->terms * w->out, 0, from + lines);
     Tile t = tile_of(w, across, from, lines);
-    t.b = !is_dx(w->args) && b->count ? block_load(b, o->band * w->out, w->out, held) : NULL;
+    t.b = !product_is_dx(w->args->kind) && b->count ? block_load(b, o->band * w->out, w->out, held) : NULL;
     each_tile(w, &t, across->rows, t.x_step, o->line, y_tiles);
     leave_line(w, o, down, across, line, db);
 }
@@ -414,8 +412,8 @@ static void leave_sums(const void *of, int64_t band) {
 
 /* The n sums that a band of a run adds to; NULL: none */
 static float *run_sums(const Walk *w, int64_t run, int64_t band, int64_t *n) {
-    *n = is_dw(w->args) ? sums_of(w) * w->out : w->out;
-    if (is_dw(w->args)) return sums_at(w, run, band);
+    *n = product_is_dw(w->args->kind) ? sums_of(w) * w->out : w->out;
+    if (product_is_dw(w->args->kind)) return sums_at(w, run, band);
     return w->parts ? w->parts + run * w->to.shape.dim[1] + band * w->out : NULL;
 }
 
@@ -427,30 +425,29 @@ static void set_run(const Walk *w, Own *o, int64_t set, int64_t run) {
     for (int64_t k = 0; k < bands; k++) {
         float *sums = run_sums(w, run, first + k, &n);
         if (sums) memset(sums, 0, (size_t)n * sizeof *sums);
-        if (!is_dw(w->args)) take_weights(w, first + k, of_set + k * weights);
+        if (!product_is_dw(w->args->kind)) take_weights(w, first + k, of_set + k * weights);
     }
     for (int64_t line = run * w->run; line < end; line += w->strip)
         for (int64_t k = 0; k < bands; k++) {
             float *sums = run_sums(w, run, first + k, &n);
             o->band = first + k;
             for (int l = 0; l < LINES; l++) o->packed[l] = -1;
-            if (is_dw(w->args)) dw_lines(w, o, line, min_i64(end, line + w->strip), sums);
+            if (product_is_dw(w->args->kind)) dw_lines(w, o, line, min_i64(end, line + w->strip), sums);
             else o->weights = of_set + k * weights, y_lines(w, o, line, min_i64(end, line + w->strip), sums);
         }
     o->weights = of_set;
 }
 
 /* dx in fp32 with one register for a group: oneDNN takes a sixth less time. */
-static bool leaves(const KArgs *args, int64_t in) { return is_dx(args) && in == LANES && args->in[0].dtype == DT_F32; }
+static bool leaves(const KArgs *args, int64_t in) { return product_is_dx(args->kind) && in == LANES && args->in[0].dtype == DT_F32; }
 
 static bool fits(const KArgs *args) {
-    if (args->kind != OP_conv2d && !is_dx(args) && !is_dw(args)) return false;
+    if (!product_is_conv(args->kind) || !operands_are_rows(args)) return false;
     const ConvAttr *a = &args->attr->conv;
     if (a->groups == 1 || !TILES_FIT || classes(args, 0) > CLASSES || classes(args, 1) > CLASSES) return false;
     for (int k = 0; k < OP_IN + OP_OUT; k++) {
-        const View *v = k < OP_IN ? &args->in[k] : &args->out[k - OP_IN];
+        const View *v = operand_at(args, k);
         if (v->count && v->dtype != DT_F32 && !((CpuDevice *)args->device)->emulated[v->dtype]) return false;
-        if (v->count && v->shape.rank == 4 && !v->channels_last) return false;
     }
     const int64_t *w = product_operands(args).w->shape.dim, in = w[1], out = w[0] / a->groups;
     const bool small = in == out && in >= LEAST && in < LANES && LANES % in == 0 && w[0] % LANES == 0;
@@ -463,8 +460,8 @@ static Walk lay_out(const KArgs *args, int threads, Room *r) {
     Walk w = walk_of(args);
     const View *db = &args->conv2d_dx.db;
     own_of(&w, NULL, &w.each);
-    if (is_dw(args)) w.parts = room_take(r, w.runs * w.bands * sums_of(&w) * w.out);
-    else if (is_dx(args) && db->count) w.parts = room_take(r, w.runs * db->count);
+    if (product_is_dw(args->kind)) w.parts = room_take(r, w.runs * w.bands * sums_of(&w) * w.out);
+    else if (product_is_dx(args->kind) && db->count) w.parts = room_take(r, w.runs * db->count);
     w.own = room_take(r, threads * w.each);
     return w;
 }
@@ -494,7 +491,7 @@ int grouped_conv_run(const KArgs *args, Err *e) {
 #pragma omp for schedule(static)
         for (int64_t k = 0; k < w.sets * w.runs; k++) set_run(&w, &o, k % w.sets, k / w.sets);
     }
-    if (is_dw(args)) pieces_run(&w, w.bands, leave_sums);
+    if (product_is_dw(args->kind)) pieces_run(&w, w.bands, leave_sums);
     else if (w.parts) sum_parts(&args->conv2d_dx.db, w.parts, w.runs);
     return OK;
 }

@@ -414,7 +414,7 @@ static const OwnCase pointwise[] = {
     {{"1x1, padded", ONE(2, 64, 5, 6, 48, {1, 1}, {1, 0, 1, 1}), true, ACT_LEAKY, 4 << 20}, ALL},
     {{"1x1, padded, stride 2", ONE(2, 64, 5, 6, 48, {2, 2}, {1, 0, 1, 1}), true, ACT_RELU, 4 << 20}, ALL},
     {{"1x1, no workspace", ONE(2, 32, 5, 7, 64, {1, 1}, {0}), true, ACT_RELU, 0}, ALL},
-    {{"1x1, two groups", {2, 64, 4, 4, 64, 1, 1, {1, 1}, {0}, {1, 1}, 2}, true, ACT_NONE, 4 << 20}, 0},
+    {{"1x1, two groups", {2, 66, 4, 4, 66, 1, 1, {1, 1}, {0}, {1, 1}, 2}, true, ACT_NONE, 4 << 20}, 0},
     {{"1x2", {2, 64, 4, 4, 64, 1, 2, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20}, 0},
 };
 #undef ONE
@@ -430,7 +430,7 @@ static const OwnCase depthwise[] = {
     {{"3x5 dilated, strides", {2, 24, 30, 29, 24, 3, 5, {2, 2}, {3, 4, 2, 5}, {3, 2}, 24}, true, ACT_TANH, 4 << 20}, OWN_X | 1 << DW},
     {{"far taps", {1, 16, 100, 100, 16, 3, 3, {1, 1}, {40, 40, 40, 40}, {40, 40}, 16}, true, ACT_NONE, 4 << 20}, 0},
     {{"twos dilated", {2, 22, 8, 9, 22, 3, 3, {2, 1}, {2, 1, 2, 1}, {2, 3}, 11}, false, ACT_NONE, 20000}, 1 << DW},
-    {{"fours", {2, 32, 8, 140, 32, 1, 3, {1, 1}, {0, 1, 0, 1}, {1, 1}, 8}, true, ACT_NONE, 4 << 20}, 1 << DW},
+    {{"fours", {2, 36, 8, 140, 36, 1, 3, {1, 1}, {0, 1, 0, 1}, {1, 1}, 9}, true, ACT_NONE, 4 << 20}, 1 << DW},
     {{"little workspace", {1, 48, 7, 6, 48, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}, 48}, true, ACT_NONE, 4096}, 0},
     {{"3x3 each", {2, 48, 7, 6, 48, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 48}, true, ACT_RELU, 4 << 20}, OWN_X | 1 << DW},
 };
