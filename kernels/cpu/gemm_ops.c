@@ -5,10 +5,10 @@
 #include "act.h"
 #include "conv_axis.h"
 #include "cpu.h"
-#include "parallel.h"
 #include "gemm.h"
 #include "gemm_tiles.h"
 #include "isa.h"
+#include "parallel.h"
 #include "program/product.h"
 #include "thin_gemm.h"
 
