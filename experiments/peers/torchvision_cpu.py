@@ -3,14 +3,15 @@
 
     python3 experiments/peers/torchvision_cpu.py --memtide build/memtide [--models NAME,NAME] [--batch 8] [--rounds 3]
 
-needs torchvision beside PyTorch. Both: fp32, SGD with momentum, images of the size that the model is for, random ones of
-a batch that stays. PyTorch in channels_last, as `make bench` has it. Before a model is timed, one step is made in both from
-equal weights, and losses, outputs and gradients are compared (memtide import --check). Then rounds alternate between the two, each in a
-process of its own; the medians of the rounds' medians and their ratio are told. roof: the least time of memtide's ops on
-this machine, as a part of its step's time (memtide profile)."""
+needs torchvision beside PyTorch. Both: fp32, SGD with momentum, random images of the size that the model is for: memtide
+makes a batch for each step, PyTorch keeps one. PyTorch in channels_last, as `make bench` has it. Before a model is timed,
+one step is made in both from equal weights, and losses, outputs and gradients are compared (memtide import --check). Then
+rounds alternate between the two, each in a process of its own; printed are the medians of the rounds' medians and their
+ratio. of the roof: the least time of memtide's ops on this machine, as a part of its step's time (memtide profile)."""
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -21,6 +22,8 @@ MODELS = ["alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlen
           "mobilenet_v3_large", "regnet_y_800mf", "resnet18", "resnet50", "resnext50_32x4d", "shufflenet_v2_x1_0", "squeezenet1_1",
           "swin_t", "vgg11", "vit_b_16"]
 WARMUP, STEPS = 1, 4
+# How far a step may be from PyTorch's: the loss, of about 7; the norm of all gradients, as a part of it. Inception v3 is 3e-5 and 2.4e-4.
+APART = {"loss": 1e-4, "gradients": 1e-3}
 ONE_OUTPUT = {"aux_logits": False, "init_weights": False}
 PLAIN = {"googlenet": ONE_OUTPUT, "inception_v3": ONE_OUTPUT}  # options
 
@@ -33,13 +36,13 @@ def run(command):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-    return done.stdout
+    return done
 
 
 def memtide(args, script):
     """Milliseconds of a step, and the part of them that its ops need at the roof"""
     found = json.loads(run([args.memtide, "profile", script, "--set", f"batch={args.batch}", "--set", "precision=fp32",
-                            "--steps", str(STEPS), "--json"]).splitlines()[-1])
+                            "--steps", str(STEPS), "--json"]).stdout.splitlines()[-1])
     return found["step_seconds"] * 1e3, found["roof_seconds"] / found["step_seconds"]
 
 
@@ -65,16 +68,25 @@ def pytorch(name, batch, threads):
     return statistics.median(times[WARMUP:]) * 1e3
 
 
+def write(args, name, script):
+    """Imports the model; ends the program where its step is not PyTorch's."""
+    said = run([args.memtide, "import", f"torchvision.models:{name}", "-o", script, "--python", args.python, "--input",
+                f"3,{size_of(name)},{size_of(name)}", "--check",
+                *(["--args", ",".join(f"{k}={v}" for k, v in PLAIN[name].items())] if name in PLAIN else [])]).stderr
+    for what, most in APART.items():
+        found = re.search(rf"\b{what}: .*difference ([0-9.e+-]+)", said)
+        if not found or not float(found[1]) <= most:
+            sys.exit(f"{name}: {what} more than {most} apart:\n{said}")
+
+
 def compare(args, name, folder):
     script = os.path.join(folder, f"{name}.lua")
-    run([args.memtide, "import", f"torchvision.models:{name}", "-o", script, "--python", args.python, "--input",
-         f"3,{size_of(name)},{size_of(name)}", "--check",
-         *(["--args", ",".join(f"{k}={v}" for k, v in PLAIN[name].items())] if name in PLAIN else [])])
+    write(args, name, script)
     ours, theirs = [], []
     for _ in range(args.rounds):
         ours.append(memtide(args, script))
         theirs.append(float(run([args.python, os.path.abspath(__file__), "--one", name, "--batch", str(args.batch),
-                                 "--threads", str(args.threads)])))
+                                 "--threads", str(args.threads)]).stdout))
     a, b = statistics.median(x[0] for x in ours), statistics.median(theirs)
     return f"| {name} | {a:.0f} | {b:.0f} | {a / b:.2f} | {100 * statistics.median(x[1] for x in ours):.0f} % | {os.getloadavg()[0]:.1f} |"
 

@@ -89,6 +89,12 @@ PYTHON=${PYTHON:-python3}
 with_torch=0
 "$PYTHON" -c 'import torch' 2>/dev/null || with_torch=1
 
+# MESSAGE: where there is torch, --check has found PyTorch's gradients.
+has_gradients() {
+    [ "$with_torch" = 0 ] || return 0
+    is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" 1 "$1"
+}
+
 python_says() { # words of the command, status, part of the message, what
     if [ $with_torch = 1 ]; then result 0 "$4 # SKIP $PYTHON has no torch"; return; fi
     # shellcheck disable=SC2086 # words
@@ -103,8 +109,7 @@ if [ $with_torch = 0 ]; then
         "the same as of its description"
     is "$(printf '%s\n' "$err" | sed -n 's/.*loss: .*difference \([0-9.e-]*\)$/\1/p' | awk '{ print $1 < 1e-5 }')" 1 \
         "a step in both has the same loss"
-    is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" \
-        1 "... and the same gradients"
+    has_gradients "... and the same gradients"
     memtide predict again.lua -q
     is "$status" 0 "the script names its weights, which fit"
 fi
@@ -115,25 +120,13 @@ if [ $with_torch = 0 ]; then
         "a step in both has the same loss"
 fi
 python_says "models.py:Windows --input 4,4,8 -o windows.lua --weights --check" 0 "" "windows with a bias and a mask"
-if [ $with_torch = 0 ]; then
-    is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" \
-        1 "... have PyTorch's gradients"
-fi
+has_gradients "... have PyTorch's gradients"
 python_says "models.py:Gated --input 3,8 -o gated.lua --check" 0 "" "gates"
-if [ $with_torch = 0 ]; then
-    is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" \
-        1 "... have PyTorch's gradients"
-fi
+has_gradients "... have PyTorch's gradients"
 python_says "models.py:Tuned --input 3,8 -o tuned.lua --weights --check" 0 "" "frozen parts, and a function that drops"
-if [ $with_torch = 0 ]; then
-    is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" \
-        1 "... have PyTorch's gradients"
-fi
+has_gradients "... have PyTorch's gradients"
 python_says "models.py:Again --input 4 -o again.lua --weights --check" 0 "" "a method's variable"
-if [ $with_torch = 0 ]; then
-    is "$(printf '%s\n' "$err" | sed -n 's/.*gradients: norm .*difference \([0-9.e-]*\) of it$/\1/p' | awk '{ print $1 < 1e-4 }')" \
-        1 "... has PyTorch's gradients"
-fi
+has_gradients "... has PyTorch's gradients"
 apart="models.py:Apart --input 4 --args how"
 python_says "$apart='frozen,without-gradients'" 0 "" "a frozen layer without gradients"
 python_says "$apart='without-gradients'" 69 "models.py:Apart: memtide cannot say everything that it calls:
