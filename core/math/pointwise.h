@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "exponential.h"
 #include "rng.h"
 
 /*    name        PyTorch      saved for the backward pass: the output y if the derivative can be computed from it. Not
@@ -90,7 +91,10 @@ MT_FN float act_slope_plain(ActAttr a, float s) {
 #define SELU_SCALE 1.0507009873554805f
 #define SELU_ALPHA 1.6732632423543772f
 
-/* The share of the normal distribution below x, where bell = exp(-x x / 2). That below -|x| is bell R(|x|), and R, which falls
+/* exp(-x x / 2): sqrt(2 pi) times the density of the normal distribution */
+MT_FN float normal_bell(float x) { return exp_flushed(-0.5f * x * x); }
+
+/* The share of the normal distribution below x, where bell = normal_bell(x). That below -|x| is bell R(|x|), and R, which falls
  * from 1/2 to 0 without a bend, is a polynomial in t = 1 / (1 + 0.33 |x|), fitted by least squares that were weighted until the
  * largest relative error was least: 5e-8; in fp32 it is 2.4e-7. (1 + erf(x / sqrt(2))) / 2, which has the same meaning, loses all
  * places where x is far below 0, and cannot share the exponential with the density that GELU's slope has, too. */
@@ -109,34 +113,46 @@ MT_FN float normal_below(float x, float bell) {
     return x > 0.0f ? 1.0f - r : r;
 }
 
-/* GELU and its derivative; bell as above */
-MT_FN float gelu_value(float x, float bell) { return x * normal_below(x, bell); }
-MT_FN float gelu_slope(float x, float bell) { return normal_below(x, bell) + x * 0.39894228040143268f * bell; }
+/* GELU by tanh is x sigmoid(u); u and its derivative, of Hendrycks and Gimpel 2016, "Gaussian Error Linear Units" */
+MT_FN float gelu_argument(float x) { return 1.59576912160573072f * (x + 0.044715f * x * x * x); }
+MT_FN float gelu_argument_slope(float x) { return 1.59576912160573072f * (1.0f + 3.0f * 0.044715f * x * x); }
+
+/* Mish is x above / below, where above / below = tanh(log(1 + e^x)) = n / (n + 2) with n = e^x (e^x + 2), and its derivative has
+ * x slope / below^2, too. For x > 0 all are divided by e^2x, so that none overflows (Misra 2019, "Mish"). */
+typedef struct Mish { float above, below, slope; } Mish;
+
+MT_FN Mish mish_of(float x) {
+    const float e = exp_flushed(-fabsf(x)), square = e * e;
+    Mish m;
+    m.above = 2.0f * e + (x < 0.0f ? square : 1.0f);
+    m.below = 2.0f * (x < 0.0f ? 1.0f : square) + m.above;
+    m.slope = 4.0f * (1.0f + e) * (x < 0.0f ? e : square);
+    return m;
+}
 
 /* y = f(x) */
 MT_FN float act_value(ActAttr a, float x) {
-    float t;
+    Mish m;
     switch (a.act) {
-    case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
-    case ACT_TANH: return tanhf(x);
-    case ACT_GELU: return gelu_value(x, expf(-0.5f * x * x));
-    case ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-    case ACT_SILU: return x / (1.0f + expf(-x));
-    case ACT_ELU: return x > 0.0f ? x : a.slope * expm1f(x);
+    case ACT_SIGMOID: return sigmoid_value(x);
+    case ACT_TANH: return tanh_value(x);
+    case ACT_GELU: return x * normal_below(x, normal_bell(x));
+    case ACT_GELU_TANH: return x * sigmoid_value(gelu_argument(x));
+    case ACT_SILU: return x * sigmoid_value(x);
+    case ACT_ELU: return x > 0.0f ? x : a.slope * expm1_negative(x);
     case ACT_CELU: return x > 0.0f ? x : a.slope * expm1f(x / a.slope);
-    case ACT_SOFTPLUS: return a.slope * x > 20.0f ? x : log1pf(expf(a.slope * x)) / a.slope; /* PyTorch's threshold */
+    case ACT_SOFTPLUS: return a.slope * x > 20.0f ? x : (fmaxf(a.slope * x, 0.0f) + softplus_rest(a.slope * x)) / a.slope; /* PyTorch's threshold */
     case ACT_HARDSWISH: return x * (x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f);
     case ACT_RELU6: return x < 0.0f ? 0.0f : x > 6.0f ? 6.0f : x;
     case ACT_CLAMP:
     case ACT_HARDTANH: return x < a.slope ? a.slope : x > a.high ? a.high : x;
     case ACT_HARDSIGMOID: return x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f;
-    case ACT_MISH: /* tanh(log(1 + e^x)) = n / (n + 2) with n = e^x (e^x + 2); 1 where that would overflow */
-        t = expf(x);
-        t *= t + 2.0f;
-        return x > 20.0f ? x : x * (t / (t + 2.0f));
-    case ACT_LOGSIGMOID: return (x < 0.0f ? x : 0.0f) - log1pf(expf(-fabsf(x)));
+    case ACT_MISH: 
+        m = mish_of(x);
+        return x * (m.above / m.below);
+    case ACT_LOGSIGMOID: return (x < 0.0f ? x : 0.0f) - softplus_rest(x);
     case ACT_SOFTSIGN: return x / (1.0f + fabsf(x));
-    case ACT_SELU: return SELU_SCALE * (x > 0.0f ? x : SELU_ALPHA * expm1f(x));
+    case ACT_SELU: return SELU_SCALE * (x > 0.0f ? x : SELU_ALPHA * expm1_negative(x));
     case ACT_ABS: return fabsf(x);
     case ACT_EXP: return expf(x);
     case ACT_SCALE: return a.slope * x + a.high;
@@ -153,35 +169,34 @@ MT_FN float act_value(ActAttr a, float x) {
 
 /* df/dx from the saved value s (see ACTS) */
 MT_FN float act_slope(ActAttr a, float s) {
-    float c, t;
+    Mish m;
+    float t;
     switch (a.act) {
     case ACT_SIGMOID: return s * (1.0f - s);
     case ACT_TANH: return 1.0f - s * s;
-    case ACT_GELU: return gelu_slope(s, expf(-0.5f * s * s));
+    case ACT_GELU: return normal_below(s, normal_bell(s)) + s * 0.39894228040143268f * normal_bell(s);
     case ACT_GELU_TANH:
-        t = tanhf(0.79788456080286536f * (s + 0.044715f * s * s * s));
-        c = 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * s * s);
-        return 0.5f * (1.0f + t) + 0.5f * s * (1.0f - t * t) * c;
+        t = sigmoid_value(gelu_argument(s));
+        return t + s * gelu_argument_slope(s) * t * (1.0f - t);
     case ACT_SILU:
-        c = 1.0f / (1.0f + expf(-s));
-        return c * (1.0f + s * (1.0f - c));
-    case ACT_ELU: return s > 0.0f ? 1.0f : a.slope * expf(s);
+        t = sigmoid_value(s);
+        return t * (1.0f + s * (1.0f - t));
+    case ACT_ELU: return s > 0.0f ? 1.0f : a.slope * exp_flushed(s);
     case ACT_CELU: return s > 0.0f ? 1.0f : expf(s / a.slope);
-    case ACT_SOFTPLUS: return a.slope * s > 20.0f ? 1.0f : 1.0f / (1.0f + expf(-a.slope * s));
+    case ACT_SOFTPLUS: return a.slope * s > 20.0f ? 1.0f : sigmoid_value(a.slope * s);
     case ACT_HARDSWISH: return s <= -3.0f ? 0.0f : s >= 3.0f ? 1.0f : (2.0f * s + 3.0f) / 6.0f;
     case ACT_RELU6: return s > 0.0f && s < 6.0f ? 1.0f : 0.0f;
     case ACT_CLAMP: return s >= a.slope && s <= a.high ? 1.0f : 0.0f;
     case ACT_HARDTANH: return s > a.slope && s < a.high ? 1.0f : 0.0f;
     case ACT_HARDSIGMOID: return s > 0.0f && s < 1.0f ? 1.0f / 6.0f : 0.0f;
-    case ACT_MISH: /* with t = e^x: n / (n + 2) + 4 x t (t + 1) / (n + 2)^2 */
-        t = expf(s);
-        c = t * (t + 2.0f);
-        return s > 20.0f ? 1.0f : c / (c + 2.0f) + 4.0f * s * (t / (c + 2.0f)) * ((t + 1.0f) / (c + 2.0f));
-    case ACT_LOGSIGMOID: return -expm1f(s);
+    case ACT_MISH:
+        m = mish_of(s);
+        return m.above / m.below + s * m.slope / (m.below * m.below);
+    case ACT_LOGSIGMOID: return -expm1_negative(s);
     case ACT_SOFTSIGN:
         t = 1.0f + fabsf(s);
         return 1.0f / (t * t);
-    case ACT_SELU: return SELU_SCALE * (s > 0.0f ? 1.0f : SELU_ALPHA * expf(s));
+    case ACT_SELU: return SELU_SCALE * (s > 0.0f ? 1.0f : SELU_ALPHA * exp_flushed(s));
     case ACT_ABS: return (float)((s > 0.0f) - (s < 0.0f));
     case ACT_EXP: return s;
     case ACT_SCALE: return a.slope;
@@ -198,11 +213,11 @@ MT_FN float act_slope(ActAttr a, float s) {
 
 /* ---- GLU of one element of each half (Dauphin et al. 2017, "Language Modeling with Gated Convolutional Networks") */
 
-MT_FN float glu_value(float a, float b) { return a * act_value(act_of(ACT_SIGMOID), b); }
+MT_FN float glu_value(float a, float b) { return a * sigmoid_value(b); }
 
 /* The gradients of a and b times dy. */
 MT_FN void glu_slopes(float a, float b, float dy, float *da, float *db) {
-    const float gate = act_value(act_of(ACT_SIGMOID), b);
+    const float gate = sigmoid_value(b);
     *da = dy * gate;
     *db = dy * a * gate * (1.0f - gate);
 }
@@ -245,7 +260,7 @@ MT_FN float loss_term(LossFn f, float x, float t, float beta) {
     case LOSS_HUBER: return far <= beta ? 0.5f * d * d : beta * (far - 0.5f * beta);
     case LOSS_BCE: return (t - 1.0f) * log_clamped(log1pf(-x)) - t * log_clamped(logf(x));
     case LOSS_BCE_LOGITS:
-        rest = log1pf(expf(-fabsf(x))); /* log(1 + e^x) = max(x, 0) + rest */
+        rest = softplus_rest(x);
         return beta * t * (fmaxf(-x, 0.0f) + rest) + (1.0f - t) * (fmaxf(x, 0.0f) + rest);
     case LOSS_IDENTITY: return x;
     default: return d * d;
@@ -261,7 +276,7 @@ MT_FN float loss_slope(LossFn f, float x, float t, float beta) {
     case LOSS_HUBER: return far >= beta ? beta * sign : d;
     case LOSS_BCE: return d / fmaxf((1.0f - x) * x, 1e-12f);
     case LOSS_BCE_LOGITS:
-        p = act_value(act_of(ACT_SIGMOID), x);
+        p = sigmoid_value(x);
         return (1.0f - t) * p - beta * t * (1.0f - p);
     case LOSS_IDENTITY: return 1.0f;
     default: return 2.0f * d;

@@ -23,20 +23,18 @@ MT_FN RnnInfo rnn_info(RnnMode mode) {
     return mode == RNN_LSTM ? lstm : mode == RNN_GRU ? gru : plain;
 }
 
-MT_FN float cell_sigmoid(float x) { return act_value(act_of(ACT_SIGMOID), x); }
-
 typedef struct LstmUnit { float i, f, g, o, c, h; } LstmUnit;
 typedef struct LstmSlope { float i, f, g, o, c; } LstmSlope;
 
 /* i, f, g, o: the gates' two sums, added; c: the unit's cell state before this step */
 MT_FN LstmUnit lstm_unit(float i, float f, float g, float o, float c) {
     LstmUnit u;
-    u.i = cell_sigmoid(i);
-    u.f = cell_sigmoid(f);
-    u.g = tanhf(g);
-    u.o = cell_sigmoid(o);
+    u.i = sigmoid_value(i);
+    u.f = sigmoid_value(f);
+    u.g = tanh_value(g);
+    u.o = sigmoid_value(o);
     u.c = u.f * c + u.i * u.g;
-    u.h = u.o * tanhf(u.c);
+    u.h = u.o * tanh_value(u.c);
     return u;
 }
 
@@ -44,7 +42,7 @@ MT_FN LstmUnit lstm_unit(float i, float f, float g, float o, float c) {
  * this step; c: as above */
 MT_FN LstmSlope lstm_slope(LstmUnit u, float c, float dh, float dc) {
     LstmSlope d;
-    float t = tanhf(u.c);
+    float t = tanh_value(u.c);
     dc += dh * u.o * (1.0f - t * t);
     d.o = dh * t * u.o * (1.0f - u.o);
     d.i = dc * u.g * u.i * (1.0f - u.i);
@@ -60,10 +58,10 @@ typedef struct GruSlope { float n, r, z, hn, h; } GruSlope;
 /* r, z: the gates' two sums, added; n, hn: the two sums of gate n; h: the unit's value before this step */
 MT_FN GruUnit gru_unit(float r, float z, float n, float hn, float h) {
     GruUnit u;
-    u.r = cell_sigmoid(r);
-    u.z = cell_sigmoid(z);
+    u.r = sigmoid_value(r);
+    u.z = sigmoid_value(z);
     u.hn = hn;
-    u.n = tanhf(n + u.r * hn);
+    u.n = tanh_value(n + u.r * hn);
     u.h = (1.0f - u.z) * u.n + u.z * h;
     return u;
 }

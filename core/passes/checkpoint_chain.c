@@ -211,16 +211,29 @@ static int second_buf(Program *p, int b) {
     return n;
 }
 
+/* An op that runs for its first output alone. A batch normalisation takes the statistics that its first run has left. */
+static Op for_first_output(const Op *first) {
+    Op op = *first;
+    if (op.kind != OP_batchnorm) return op;
+    op.kind = OP_batchnorm_again;
+    op.batchnorm_again.mean = first->batchnorm.mean;
+    op.batchnorm_again.istd = first->batchnorm.istd;
+    EACH_OUT(first, k)
+        if (k) op.out[k] = NO_BUF;
+    op.workspace = NO_BUF;
+    return op;
+}
+
 /* Puts the second run of a forward op: it reads and writes the twins. alone: it runs for its first output, and updates nothing
  * (running statistics of a normalisation); in a segment it updates twice what it updates, as PyTorch's checkpoints do. */
 static void run_again(Drop *r, const Op *first, bool alone) {
     Program *p = r->p;
-    Op op = *first;
+    Op op = alone ? for_first_output(first) : *first;
     op.recomputed = true;
     EACH_IN(&op, k)
         if (r->twin[op.in[k]] != NO_BUF) op.in[k] = r->twin[op.in[k]];
-    EACH_OUT(first, k) {
-        const OperandInfo *info = &op_info(first->kind)->out[k];
+    EACH_OUT(&op, k) {
+        const OperandInfo *info = &op_info(op.kind)->out[k];
         if (info->updated && alone) op.out[k] = NO_BUF;
         assert(!info->updated || info->optional || !alone);
         if (info->updated) continue; /* in place */

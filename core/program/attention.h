@@ -46,7 +46,7 @@ MT_FN int64_t attention_end(const AttentionAttr *a, int64_t i, int64_t keys) {
 
 /* The score kept between -cap and cap; its derivative by the score, of the result (Gemma 2's soft cap) */
 MT_FN float attention_cap(const AttentionAttr *a, float score) {
-    return a->cap > 0.0f ? a->cap * tanhf(score / a->cap) : score;
+    return a->cap > 0.0f ? a->cap * tanh_value(score / a->cap) : score;
 }
 MT_FN float attention_cap_slope(const AttentionAttr *a, float capped) {
     const float t = a->cap > 0.0f ? capped / a->cap : 0.0f;

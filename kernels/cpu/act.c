@@ -4,24 +4,6 @@
 #include "parallel.h"
 #include "vector_math.h"
 
-/* GELU's exponential is of a number that is never positive: so it needs no call, and products and sums may be fused. */
-enum Gelu { VALUE, SLOPE, SLOPE_TIMES };
-
-INLINE void gelu_loop(enum Gelu what, float *to, const float *dy, const float *x, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        const float bell = exp_flushed(-0.5f * x[i] * x[i]);
-        const float f = what == VALUE ? gelu_value(x[i], bell) : gelu_slope(x[i], bell);
-        to[i] = what == SLOPE_TIMES ? dy[i] * f : f;
-    }
-}
-
-FUSED HOT static void gelu_block(float *y, const float *x, int64_t n) { gelu_loop(VALUE, y, NULL, x, n); }
-FUSED HOT static void gelu_slope_block(float *slope, const float *x, int64_t n) { gelu_loop(SLOPE, slope, NULL, x, n); }
-FUSED HOT static void gelu_dx_block(float *dx, const float *dy, const float *x, int64_t n) {
-    gelu_loop(SLOPE_TIMES, dx, dy, x, n);
-}
-
 /* One loop per activation: the choice is made before the loop. */
 #define LOOP(name, set)                                        \
     case ACT_##name: {                                         \
@@ -30,11 +12,7 @@ FUSED HOT static void gelu_dx_block(float *dx, const float *dy, const float *x, 
         break;                                                 \
     }
 
-HOT void act_block(const ActAttr *f, float *y, const float *x, int64_t n) {
-    if (f->act == ACT_GELU) {
-        gelu_block(y, x, n);
-        return;
-    }
+FUSED HOT void act_block(const ActAttr *f, float *y, const float *x, int64_t n) {
     switch (f->act) {
 #define X(name, text, saved) LOOP(name, y[i] = act_value(a, x[i]))
         ACTS(X)
@@ -43,11 +21,7 @@ HOT void act_block(const ActAttr *f, float *y, const float *x, int64_t n) {
     }
 }
 
-HOT void act_slope_block(const ActAttr *f, float *slope, const float *s, int64_t n) {
-    if (f->act == ACT_GELU) {
-        gelu_slope_block(slope, s, n);
-        return;
-    }
+FUSED HOT void act_slope_block(const ActAttr *f, float *slope, const float *s, int64_t n) {
     switch (f->act) {
 #define X(name, text, saved) LOOP(name, slope[i] = act_slope(a, s[i]))
         ACTS(X)
@@ -56,11 +30,7 @@ HOT void act_slope_block(const ActAttr *f, float *slope, const float *s, int64_t
     }
 }
 
-HOT void act_dx_block(const ActAttr *f, float *dx, const float *dy, const float *s, int64_t n) {
-    if (f->act == ACT_GELU) {
-        gelu_dx_block(dx, dy, s, n);
-        return;
-    }
+FUSED HOT void act_dx_block(const ActAttr *f, float *dx, const float *dy, const float *s, int64_t n) {
     switch (f->act) {
 #define X(name, text, saved) LOOP(name, dx[i] = dy[i] * act_slope(a, s[i]))
         ACTS(X)

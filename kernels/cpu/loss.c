@@ -4,6 +4,7 @@
 #include "cross_entropy.h"
 #include "program/loss.h"
 #include "row_chunks.h"
+#include "vector_math.h"
 
 static float slope_scale(const KArgs *a, double count) {
     return loss_slope_scale(&a->attr->loss, a->cross_entropy_dx.state.data, count);
@@ -29,7 +30,7 @@ static float logit(const KArgs *a, int64_t n, int64_t c) {
 }
 
 /* d = scale softmax(x) */
-HOT static void part_slopes(float *d, const float *x, Softmax s, float scale, int64_t n) {
+FUSED HOT static void part_slopes(float *d, const float *x, Softmax s, float scale, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) d[i] = scale * exp_flushed(x[i] - s.max - s.log_sum);
 }

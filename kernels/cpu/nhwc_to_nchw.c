@@ -2,19 +2,55 @@
  * (H W, C) <-> (C, H W). */
 #include "parallel.h"
 #include "program/nhwc_to_nchw.h"
+#include "registers.h"
 
-enum { TILE = 32 }; /* rows of cache lines that stay close while a tile is transposed */
+/* TILE: columns, several lines of memory; LINE: bytes, of which each is written once */
+enum { TILE = 32, LINE = 64 };
+
+INLINE void copy_number(void *to, int64_t i, const void *from, int64_t j, bool halves) {
+    if (halves) ((uint16_t *)to)[i] = ((const uint16_t *)from)[j];
+    else ((uint32_t *)to)[i] = ((const uint32_t *)from)[j];
+}
+
+/* GEMM_LANES rows and columns from (r, c) on */
+INLINE void turn(void *to, const void *from, int64_t rows, int64_t cols, int64_t r, int64_t c, bool halves) {
+    R v[GEMM_LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < GEMM_LANES; i++) {
+        const int64_t at = (r + i) * cols + c;
+        v[i] = halves ? (R)__builtin_convertvector(*(const Halves *)((const uint16_t *)from + at), Bits) : *(const R *)((const float *)from + at);
+    }
+    turn_square(v);
+#pragma GCC unroll 16
+    for (int i = 0; i < GEMM_LANES; i++) {
+        const int64_t at = (c + i) * rows + r;
+        if (halves) *(Halves *)((uint16_t *)to + at) = __builtin_convertvector((Bits)v[i], Halves);
+        else *(R *)((float *)to + at) = v[i];
+    }
+}
 
 /* to (cols, rows) = from (rows, cols) transposed, for columns [c0, c1) */
-#define TRANSPOSE(name, type)                                                                         \
-    static void name(void *to, const void *from, int64_t rows, int64_t cols, int64_t c0, int64_t c1) { \
-        for (int64_t r0 = 0; r0 < rows; r0 += TILE)                                                   \
-            for (int64_t c = c0; c < c1; c++)                                                         \
-                for (int64_t r = r0; r < min_i64(r0 + TILE, rows); r++)                               \
-                    ((type *)to)[c * rows + r] = ((const type *)from)[r * cols + c];                  \
+INLINE void turn_columns(void *to, const void *from, int64_t rows, int64_t cols, int64_t c0, int64_t c1, bool halves) {
+    const int64_t line = LINE / (halves ? 2 : 4);
+    for (int64_t r0 = 0; r0 < rows; r0 += line) {
+        const int64_t r1 = min_i64(r0 + line, rows), whole = r1 - (r1 - r0) % GEMM_LANES;
+        int64_t c = c0;
+        for (; c + GEMM_LANES <= c1; c += GEMM_LANES) {
+            for (int64_t r = r0; r < whole; r += GEMM_LANES) turn(to, from, rows, cols, r, c, halves);
+            for (int64_t k = c; k < c + GEMM_LANES; k++)
+                for (int64_t r = whole; r < r1; r++) copy_number(to, k * rows + r, from, r * cols + k, halves);
+        }
+        for (; c < c1; c++)
+            for (int64_t r = r0; r < r1; r++) copy_number(to, c * rows + r, from, r * cols + c, halves);
     }
-TRANSPOSE(transpose_2, uint16_t)
-TRANSPOSE(transpose_4, uint32_t)
+}
+
+FUSED HOT static void turn_2(void *to, const void *from, int64_t rows, int64_t cols, int64_t c0, int64_t c1) {
+    turn_columns(to, from, rows, cols, c0, c1, true);
+}
+FUSED HOT static void turn_4(void *to, const void *from, int64_t rows, int64_t cols, int64_t c0, int64_t c1) {
+    turn_columns(to, from, rows, cols, c0, c1, false);
+}
 
 /* Items are tiles of columns, of one sample after the other. */
 static void transpose(const KArgs *a, int64_t begin, int64_t end) {
@@ -26,7 +62,7 @@ static void transpose(const KArgs *a, int64_t begin, int64_t end) {
         char *to = (char *)a->out[0].data + (size_t)(i / tiles) * sample;
         const char *from = (const char *)a->in[0].data + (size_t)(i / tiles) * sample;
         int64_t c0 = i % tiles * TILE;
-        (size == 2 ? transpose_2 : transpose_4)(to, from, r.rows, r.cols, c0, min_i64(c0 + TILE, r.cols));
+        (size == 2 ? turn_2 : turn_4)(to, from, r.rows, r.cols, c0, min_i64(c0 + TILE, r.cols));
     }
 }
 

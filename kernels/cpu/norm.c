@@ -83,9 +83,9 @@ static void statistics(const KArgs *a, int64_t rows, int64_t channels) {
 
 /* y = x scale + shift of channels [first, first + n) */
 static void coefficients(const KArgs *a, int64_t first, int64_t n, float *scale, float *shift) {
-    bool eval = a->kind == OP_batchnorm_eval;
-    const float *mean = eval ? a->batchnorm_eval.mean.data : a->batchnorm.mean.data;
-    const float *spread = eval ? a->batchnorm_eval.var.data : a->batchnorm.istd.data;
+    const bool eval = a->kind == OP_batchnorm_eval, made = a->kind == OP_batchnorm;
+    const float *mean = made ? a->batchnorm.mean.data : a->batchnorm_again.mean.data;
+    const float *spread = made ? a->batchnorm.istd.data : eval ? a->batchnorm_eval.var.data : a->batchnorm_again.istd.data;
     load_param(&a->batchnorm.w, first, n, 1, scale);
     load_param(&a->batchnorm.b, first, n, 0, shift);
     for (int64_t i = 0; i < n; i++) {
@@ -129,15 +129,20 @@ int k_cpu_batchnorm(const KArgs *a, Err *e) {
     return OK;
 }
 
-int k_cpu_batchnorm_eval(const KArgs *a, Err *e) {
-    int64_t channels = norm_channels(a, &a->batchnorm_eval.x);
-    int code = norm_check(a, &a->batchnorm_eval.x, e);
-    assert(a->batchnorm_eval.y.count == a->batchnorm_eval.x.count);
-    assert(operand_is_vector(&a->batchnorm_eval.w, channels) && operand_is_vector(&a->batchnorm_eval.b, channels));
-    assert(operand_is_vector(&a->batchnorm_eval.mean, channels) && operand_is_vector(&a->batchnorm_eval.var, channels));
-    if (!code) range_run(a, a->batchnorm_eval.x.count / channels, channel_grain(channels), batch_piece);
+/* Statistics are operands. */
+static int scale_channels(const KArgs *a, const View *mean, const View *spread, Err *e) {
+    const View *x = &a->batchnorm.x, *w = &a->batchnorm.w, *b = &a->batchnorm.b;
+    const int64_t channels = norm_channels(a, x);
+    const int code = norm_check(a, x, e);
+    assert(a->batchnorm.y.count == x->count && operand_is_vector(w, channels) && operand_is_vector(b, channels));
+    assert(operand_is_vector(mean, channels) && operand_is_vector(spread, channels));
+    (void)w, (void)b, (void)mean, (void)spread;
+    if (!code) range_run(a, x->count / channels, channel_grain(channels), batch_piece);
     return code;
 }
+
+int k_cpu_batchnorm_eval(const KArgs *a, Err *e) { return scale_channels(a, &a->batchnorm_eval.mean, &a->batchnorm_eval.var, e); }
+int k_cpu_batchnorm_again(const KArgs *a, Err *e) { return scale_channels(a, &a->batchnorm_again.mean, &a->batchnorm_again.istd, e); }
 
 /* ---- batch normalisation, backward: dx = k (dy - db/M - (x - mean) istd dw/M), k = w istd
  *      = dy k + (x - mean) slope + shift, with slope = -k istd dw/M and shift = -k db/M */

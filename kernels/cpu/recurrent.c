@@ -12,7 +12,6 @@
  * are then made step by step beside those from h, and a sample's row passes through `lines` in fp32. */
 #include "cpu.h"
 #include "recurrent.h"
-#include "vector_math.h"
 
 /* A bias as fp32 numbers; zeros if there is none */
 static const float *bias_of(const RnnSteps *w, const View *b, Room *r) {
@@ -23,11 +22,11 @@ static const float *bias_of(const RnnSteps *w, const View *b, Room *r) {
 
 /* One step of one sample. `saved` (RNN: y) holds its sums from the input and receives what the step saves; s: the sums
  * from h; h, c: the state, which becomes the next one */
-HOT static void plain_row(const RnnSteps *w, float *y, const float *s, float *h) {
+FUSED HOT static void plain_row(const RnnSteps *w, float *y, const float *s, float *h) {
     const float *bi = w->b_ih, *bh = w->b_hh;
     if (w->p.mode == RNN_TANH) {
 #pragma omp simd
-        for (int64_t j = 0; j < w->p.units; j++) y[j] = h[j] = tanhf(y[j] + bi[j] + (s[j] + bh[j]));
+        for (int64_t j = 0; j < w->p.units; j++) y[j] = h[j] = tanh_value(y[j] + bi[j] + (s[j] + bh[j]));
     } else {
 #pragma omp simd
         for (int64_t j = 0; j < w->p.units; j++)
@@ -35,7 +34,7 @@ HOT static void plain_row(const RnnSteps *w, float *y, const float *s, float *h)
     }
 }
 
-HOT static void lstm_row(const RnnSteps *w, float *saved, const float *s, float *h, float *c, float *y) {
+FUSED HOT static void lstm_row(const RnnSteps *w, float *saved, const float *s, float *h, float *c, float *y) {
     const float *bi = w->b_ih, *bh = w->b_hh;
     int64_t u = w->p.units;
 #pragma omp simd
@@ -52,7 +51,7 @@ HOT static void lstm_row(const RnnSteps *w, float *saved, const float *s, float 
     }
 }
 
-HOT static void gru_row(const RnnSteps *w, float *saved, const float *s, float *h, float *y) {
+FUSED HOT static void gru_row(const RnnSteps *w, float *saved, const float *s, float *h, float *y) {
     const float *bi = w->b_ih, *bh = w->b_hh;
     int64_t u = w->p.units;
 #pragma omp simd

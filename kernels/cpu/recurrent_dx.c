@@ -3,13 +3,12 @@
 #include "cpu.h"
 #include "isa.h"
 #include "recurrent.h"
-#include "vector_math.h"
 
 enum { COLUMNS = 128 };
 
 /* One step of one sample. d: receives the gradients of its sums. dh: on entry the gradient of h from the step after; on
  * return the part of it that goes straight on to the step before. y_before, c_before: of the step before */
-HOT static void plain_back_row(const RnnSteps *w, const float *y, const float *dy, float *dh, float *d) {
+FUSED HOT static void plain_back_row(const RnnSteps *w, const float *y, const float *dy, float *dh, float *d) {
     ActFn f = w->p.mode == RNN_TANH ? ACT_TANH : ACT_RELU;
     if (f == ACT_TANH) {
 #pragma omp simd
@@ -21,7 +20,7 @@ HOT static void plain_back_row(const RnnSteps *w, const float *y, const float *d
     memset(dh, 0, (size_t)w->p.units * sizeof *dh);
 }
 
-HOT static void lstm_back_row(const RnnSteps *w, const float *saved, const float *c_before, const float *dy, float *dh,
+FUSED HOT static void lstm_back_row(const RnnSteps *w, const float *saved, const float *c_before, const float *dy, float *dh,
                               float *dc, float *d) {
     int64_t u = w->p.units;
 #pragma omp simd
@@ -37,7 +36,7 @@ HOT static void lstm_back_row(const RnnSteps *w, const float *saved, const float
     }
 }
 
-HOT static void gru_back_row(const RnnSteps *w, const float *saved, const float *y_before, const float *dy, float *dh,
+FUSED HOT static void gru_back_row(const RnnSteps *w, const float *saved, const float *y_before, const float *dy, float *dh,
                              float *d) {
     int64_t u = w->p.units;
 #pragma omp simd

@@ -4,7 +4,8 @@
 #define MT_ROW_CHUNKS_H
 
 #include "parallel.h"
-#include "vector_math.h"
+
+#include "math/exponential.h"
 
 enum { PART = 512 };
 /* A loop over the parts of a row of n elements: part [from, from + m) */
@@ -16,7 +17,7 @@ HOT static float part_max(float most, const float *x, int64_t n) {
     return most;
 }
 
-HOT static float part_exp_sum(const float *x, float most, int64_t n) {
+FUSED HOT static float part_exp_sum(const float *x, float most, int64_t n) {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++) sum += exp_flushed(x[i] - most);

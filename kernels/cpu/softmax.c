@@ -26,7 +26,7 @@ static void part_store(const View *v, const Line *l, int64_t from, int64_t n, co
         dtype_store(v->dtype, v->data, (size_t)(l->start + (from + i) * l->stride), values[i]);
 }
 
-HOT static void part_softmax(float *y, const float *x, float most, float factor, int64_t n) {
+FUSED HOT static void part_softmax(float *y, const float *x, float most, float factor, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) y[i] = exp_flushed(x[i] - most) * factor;
 }
@@ -64,12 +64,12 @@ HOT static float part_sum(const float *dy, int64_t n) {
     return sum;
 }
 
-HOT static void part_softmax_dx(float *dx, const float *dy, const float *y, float sum, int64_t n) {
+FUSED HOT static void part_softmax_dx(float *dx, const float *dy, const float *y, float sum, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) dx[i] = y[i] * (dy[i] - sum);
 }
 
-HOT static void part_log_softmax_dx(float *dx, const float *dy, const float *y, float sum, int64_t n) {
+FUSED HOT static void part_log_softmax_dx(float *dx, const float *dy, const float *y, float sum, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - exp_flushed(y[i]) * sum;
 }
@@ -94,7 +94,7 @@ static void softmax_dx_line(const KArgs *a, const Line *l) {
 /* ---- short lines, several at a time: calls for each of their parts would cost more than the work */
 
 /* `lines` lines of n elements, one after the other; y may be x, dx may be dy */
-HOT static void block_softmax(float *y, const float *x, int64_t lines, int64_t n, bool log) {
+FUSED HOT static void block_softmax(float *y, const float *x, int64_t lines, int64_t n, bool log) {
     for (const float *end = x + lines * n; x < end; x += n, y += n) {
         float most = -INFINITY, sum = 0;
 #pragma omp simd reduction(max : most)
@@ -115,7 +115,7 @@ HOT static void block_softmax(float *y, const float *x, int64_t lines, int64_t n
     }
 }
 
-HOT static void block_softmax_dx(float *dx, const float *dy, const float *y, int64_t lines, int64_t n, bool log) {
+FUSED HOT static void block_softmax_dx(float *dx, const float *dy, const float *y, int64_t lines, int64_t n, bool log) {
     for (const float *end = y + lines * n; y < end; y += n, dy += n, dx += n) {
         float sum = 0;
         if (log) {

@@ -90,16 +90,23 @@ int k_cuda_batchnorm(const KArgs *a, Err *e) {
     return code ? code : by_channel_run(a, e, f, x, rows, channels);
 }
 
+/* Statistics are operands. */
+static int scale_channels(const KArgs *a, const View *mean, const View *spread, bool eval, Err *e) {
+    const View *w = &a->batchnorm.w, *b = &a->batchnorm.b;
+    const int64_t channels = norm_channels(a, &a->batchnorm.x);
+    ElementsOf<1> x = {{elements_of(&a->batchnorm.x)}};
+    assert(a->batchnorm.y.count == a->batchnorm.x.count && operand_is_vector(w, channels));
+    assert(operand_is_vector(b, channels) && operand_is_vector(mean, channels) && operand_is_vector(spread, channels));
+    BatchScale f = {floats(w), floats(b), floats(mean), floats(spread), a->attr->norm.eps, eval};
+    int code = norm_check(a, &a->batchnorm.x, e);
+    return code ? code : by_channel_run(a, e, f, x, a->batchnorm.x.count / channels, channels);
+}
+
 int k_cuda_batchnorm_eval(const KArgs *a, Err *e) {
-    const View *w = &a->batchnorm_eval.w, *b = &a->batchnorm_eval.b;
-    const View *mean = &a->batchnorm_eval.mean, *var = &a->batchnorm_eval.var;
-    const int64_t channels = norm_channels(a, &a->batchnorm_eval.x);
-    ElementsOf<1> x = {{elements_of(&a->batchnorm_eval.x)}};
-    assert(a->batchnorm_eval.y.count == a->batchnorm_eval.x.count && operand_is_vector(w, channels));
-    assert(operand_is_vector(b, channels) && operand_is_vector(mean, channels) && operand_is_vector(var, channels));
-    BatchScale f = {floats(w), floats(b), floats(mean), floats(var), a->attr->norm.eps, true};
-    int code = norm_check(a, &a->batchnorm_eval.x, e);
-    return code ? code : by_channel_run(a, e, f, x, a->batchnorm_eval.x.count / channels, channels);
+    return scale_channels(a, &a->batchnorm_eval.mean, &a->batchnorm_eval.var, true, e);
+}
+int k_cuda_batchnorm_again(const KArgs *a, Err *e) {
+    return scale_channels(a, &a->batchnorm_again.mean, &a->batchnorm_again.istd, false, e);
 }
 
 /* ---- batch normalisation, backward: dx = k (dy - db/M - (x - mean) istd dw/M), k = w istd */

@@ -71,6 +71,7 @@ static const OpTest op_tests[] = {
     {OP_gather_dx, "fn in", "fx", fill_rows},
     {OP_batchnorm, "fx wz wz", "fx wz wz wz wz c1", fill_batches},
     {OP_batchnorm_eval, "fx wz wz wz wz", "fx", fill_variance},
+    {OP_batchnorm_again, "fx wz wz wz wz", "fx", NULL},
     {OP_batchnorm_dx, "fx fx wz wz wz wz wz", "fx", NULL},
     {OP_norm, "fx wz wz", "gx wy wy", NULL},
     {OP_norm_dx, "fx gx wz wy wy", "gx", NULL},
@@ -160,7 +161,8 @@ static const OpTest op_tests[] = {
     {text, OP_norm_dw, .x = X, .y = Y, .z = Z, __VA_ARGS__, .absent_in = 1 << 2, .absent_out = 1 << 1}
 #define EACH_BATCHNORM(text, X, Z) \
     {text, OP_batchnorm, .x = X, .z = Z, NORM(1, 0, 0.1f), .calls = 3}, \
-    {text, OP_batchnorm_eval, .x = X, .z = Z, NORM(1, 0, 0)}, {text, OP_batchnorm_dx, .x = X, .z = Z, NORM(1, 0, 0)}, \
+    {text, OP_batchnorm_eval, .x = X, .z = Z, NORM(1, 0, 0)}, {text, OP_batchnorm_again, .x = X, .z = Z, NORM(1, 0, 0)}, \
+    {text, OP_batchnorm_dx, .x = X, .z = Z, NORM(1, 0, 0)}, \
     {text, OP_norm_dw, .x = X, .y = Z, .z = Z, NORM(1, 0, 0)}
 #define BOTH_SOFTMAX(text, X, axis_) \
     {text, OP_softmax, .x = X, .attr.softmax = {axis_, 0}}, \
@@ -371,6 +373,7 @@ static const Case cases[] = {
     {"not tracked", OP_batchnorm, .x = IMAGE, .z = S1(3), NORM(1, 0, 0.1f), .absent_out = 7 << 3},
     {"mean of all batches", OP_batchnorm, .x = IMAGE, .z = S1(3), NORM(1, 0, -1), .calls = 3},
     {"no parameters", OP_batchnorm_eval, .x = IMAGE, .z = S1(3), NORM(1, 0, 0), .absent_in = 6},
+    {"no parameters", OP_batchnorm_again, .x = IMAGE, .z = S1(3), NORM(1, 0, 0), .absent_in = 6},
     {"no parameters", OP_batchnorm_dx, .x = IMAGE, .z = S1(3), NORM(1, 0, 0), .absent_in = 4},
     EACH_NORM("rows", S2(13, 7), S2(13, 1), S1(7), NORM(1, 1, 0)),
     EACH_NORM("steps", S3(5, 9, 40), S2(45, 1), S1(40), NORM(2, 1, 0)),

@@ -83,6 +83,16 @@ void ref_batchnorm_eval(Ref *r) {
     }
 }
 
+void ref_batchnorm_again(Ref *r) {
+    const Tensor *x = &r->batchnorm_again.x;
+    Split s = split(x, r->attr->norm.axis);
+    for (int64_t i = 0; i < x->count; i++) {
+        int64_t c = i / s.inner % s.channels;
+        r->batchnorm_again.y.at[i] = (x->at[i] - r->batchnorm_again.mean.at[c]) * r->batchnorm_again.istd.at[c] *
+                                         value(&r->batchnorm_again.w, c, 1) + value(&r->batchnorm_again.b, c, 0);
+    }
+}
+
 void ref_batchnorm_dx(Ref *r) {
     const Tensor *dy = &r->batchnorm_dx.dy, *x = &r->batchnorm_dx.x;
     Split s = split(x, r->attr->norm.axis);

@@ -31,7 +31,7 @@ static inline double *pixel4(const Tensor *t, int64_t n, int64_t c, int64_t h, i
     return &t->at[((n * t->shape.dim[1] + c) * t->shape.dim[2] + h) * t->shape.dim[3] + w];
 }
 
-RefFn ref_batchnorm, ref_batchnorm_eval, ref_batchnorm_dx, ref_norm, ref_norm_dx, ref_norm_dw, ref_prelu, ref_prelu_dx,
+RefFn ref_batchnorm, ref_batchnorm_eval, ref_batchnorm_again, ref_batchnorm_dx, ref_norm, ref_norm_dx, ref_norm_dw, ref_prelu, ref_prelu_dx,
     ref_prelu_dw, ref_softmax, ref_softmax_dx, ref_embedding, ref_embedding_dw, ref_first_place, ref_add_rows, ref_add_rows_dw,
     ref_rotary, ref_upsample, ref_upsample_dx;
 RefFn ref_mul, ref_mul_da, ref_broadcast, ref_broadcast_ds, ref_concat, ref_slice, ref_slice_dx, ref_roll, ref_bias_db;

@@ -174,11 +174,11 @@ static void test_selective(void) {
     if (!ok(c != NULL, "a network with light ops")) return;
     is_int(again_count(c, OP_conv2d) + again_count(c, OP_linear), 0, "no product runs again");
     is_int(again_count(c, OP_act), 3, "activations do, which the next product reads");
-    is_int(again_count(c, OP_batchnorm), 1, "and the normalisation that one of them stands on");
+    is_int(again_count(c, OP_batchnorm_again), 1, "and the normalisation that one of them stands on");
     ok(arena(c, &s, &e) < arena(p, &s, &e), "the step gets smaller");
     int beside = 0;
     for (int i = c->forward_end; i < c->n_ops; i++)
-        beside += c->ops[i].kind == OP_batchnorm && c->ops[i].recomputed && c->ops[i + 1].in[0] == c->ops[i].out[0];
+        beside += c->ops[i].kind == OP_batchnorm_again && c->ops[i].recomputed && c->ops[i + 1].in[0] == c->ops[i].out[0];
     is_int(beside, 1, "right before it");
     program_free(c);
     program_free(p);

@@ -31,6 +31,8 @@ static void check_families(void) {
     is_shared(OP_conv2d_dx, OP_conv2d_dw, "db ");
     is_shared(OP_dropout, OP_dropout_dx, "calls ");
     is_shared(OP_batchnorm, OP_batchnorm_eval, "x w b y ");
+    is_shared(OP_batchnorm, OP_batchnorm_again, "x w b y ");
+    is_shared(OP_batchnorm_eval, OP_batchnorm_again, "mean ");
     is_shared(OP_batchnorm, OP_norm, "x w b y mean istd ");
     is_shared(OP_batchnorm_dx, OP_norm_dx, "dy x w mean istd dx ");
     is_shared(OP_norm_dx, OP_norm_dw, "dy x ");

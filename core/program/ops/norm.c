@@ -23,6 +23,11 @@ static bool batchnorm_eval_fits(const Operands *o) {
                         o->batchnorm_eval.w, o->batchnorm_eval.b) && fits_type(o);
 }
 
+static bool batchnorm_again_fits(const Operands *o) {
+    return operands_fit(&o->attr->norm, o->batchnorm_again.x, o->batchnorm_again.y, o->batchnorm_again.istd,
+                        o->batchnorm_again.w, o->batchnorm_again.b) && fits_type(o);
+}
+
 static bool norm_dx_fits(const Operands *o) {
     return operands_fit(&o->attr->norm, o->norm_dx.x, o->norm_dx.dx, o->norm_dx.istd, o->norm_dx.w, NULL) &&
            same_elements(o->norm_dx.dy, o->norm_dx.x);
@@ -91,6 +96,7 @@ static void norm_gradient(Gradients *g, const Op *f, int dy) {
 
 const OpRule rule_batchnorm = {batchnorm_fits, NULL, batchnorm_gradient, NULL};
 const OpRule rule_batchnorm_eval = {batchnorm_eval_fits, NULL, NULL, NULL};
+const OpRule rule_batchnorm_again = {batchnorm_again_fits, NULL, NULL, NULL};
 const OpRule rule_batchnorm_dx = {norm_dx_fits, NULL, NULL, NULL};
 const OpRule rule_norm = {norm_fits, NULL, norm_gradient, NULL};
 const OpRule rule_norm_dx = {norm_dx_fits, NULL, NULL, NULL};
