@@ -10,8 +10,9 @@ enum { BLOCK_TILES = 8, PANEL = 1 << 19, OWN_PANEL = 1 << 17, PANEL_DEPTH = 8 * 
        SUM_NUMBERS = 1 << 16, STRIP = 4 * GEMM_COLUMNS };
 
 /* Where the numbers of b are read. WHOLE: all is packed already. PANELS: a panel is packed for all rows of a thread. Of few
- * rows: STRIPS, which are packed and used up at once; LYING: where b lies. */
-typedef enum Way { WHOLE, PANELS, STRIPS, LYING } Way;
+ * rows: STRIPS, which are packed and used up at once; KEPT: where b lies, by the first rows, which keep what they read for the others;
+ * LYING: where b lies. */
+typedef enum Way { WHOLE, PANELS, STRIPS, KEPT, LYING } Way;
 
 /* block: rows that are multiplied together; depth, columns: of a panel, or of all that is gone through without one; later: the sums of
  * all of a thread's rows wait for the next panel. by_rows: threads share out the rows, else the columns. */
@@ -26,11 +27,32 @@ static bool is_lying(const Gemm *g) {
     return !g->packed && !g->columns && g->b.transposed && g->b.type == DT_F32 && g->m <= GEMM_DOT_ROWS;
 }
 
-/* A thread packs all of a for its columns: of few of them that would take too long. Of few terms a panel is small, and takes less
- * workspace. Strips are made with AVX2 alone, as dot products are: elsewhere they were not measured. */
+/* Few rows and enough terms for strips: of few terms a panel is small, and takes less workspace. Strips are made with AVX2 alone, as
+ * dot products are: elsewhere they were not measured. */
+static bool suits_strips(const Gemm *g) {
+    enum { ROWS = 256, TERMS = 128 };
+    return GEMM_DOT_ROWS && !g->packed && !is_lying(g) && g->m <= ROWS && g->k >= TERMS;
+}
+
+/* A thread packs all of a for its columns: of few of them that would take too long. */
 static bool has_strips(const Gemm *g) {
-    enum { ROWS = 256, COLUMNS = 128 /* of a thread */, TERMS = 128 };
-    return GEMM_DOT_ROWS && !g->packed && !is_lying(g) && g->m <= ROWS && g->k >= TERMS && g->n >= (int64_t)g->threads * COLUMNS;
+    enum { COLUMNS = 128 /* of a thread */ };
+    return suits_strips(g) && g->n >= (int64_t)g->threads * COLUMNS;
+}
+
+/* Is b kept, where there are strips? Of more rows the sums of so short parts would be added up too often; of numbers that are converted
+ * it no longer pays with fewer. */
+static bool suits_keeping(const Gemm *g) {
+    enum { CONVERTED_ROWS = 32 };
+    const int64_t most = g->b.type == DT_F32 ? GEMM_DOT_ROWS : CONVERTED_ROWS;
+    return suits_strips(g) && g->m <= most && !g->columns && !g->b.transposed;
+}
+
+/* Terms of a part of a sum. Rows of b often lie a power of two apart, and then share few places of the second cache, where those that
+ * come next wait: 64 rows that are 16 KiB apart fit. The way may follow from the threads, the parts may not. */
+static int64_t part_of(const Gemm *g) {
+    enum { KEPT_DEPTH = 64 };
+    return suits_keeping(g) ? KEPT_DEPTH : GEMM_DEPTH;
 }
 
 /* Where threads share out the rows: by units of so many, and how many a thread has at most */
@@ -64,7 +86,8 @@ static int64_t lines(int64_t floats) { return div_up(floats, 16) * 16; } /* whol
 
 static Space space_of(const Gemm *g, const Plan *p, float *at) {
     const int64_t panel = p->way == PANELS ? lines(p->depth * p->columns) : 0, a = lines(p->block * GEMM_STEP);
-    const int64_t strip = p->way == STRIPS ? STRIP * GEMM_DEPTH : 0, sums = g->c || p->later ? 0 : lines(p->block * p->columns);
+    const int64_t strip = p->way == STRIPS ? STRIP * GEMM_DEPTH : p->way == KEPT ? GEMM_COLUMNS * part_of(g) : 0;
+    const int64_t sums = g->c || p->later ? 0 : lines(p->block * p->columns);
     const int64_t rows = p->later ? lines((p->by_rows ? most_rows(g) : g->m) * p->columns) : 0, each = panel + a + strip + sums + rows;
     Space s = {.each = each, .bytes = (size_t)(g->threads * each) * sizeof(float)};
     if (!at) return s;
@@ -80,7 +103,7 @@ static Space space_of(const Gemm *g, const Plan *p, float *at) {
 static Space fit(const Gemm *g, size_t limit, Plan *p, float *at) {
     const Way way = g->packed ? WHOLE : is_lying(g) ? LYING : PANELS;
     if (has_strips(g)) {
-        *p = plan_of(g, STRIPS, PANEL);
+        *p = plan_of(g, suits_keeping(g) ? KEPT : STRIPS, PANEL);
         const Space s = space_of(g, p, at);
         if (s.bytes <= limit) return s;
     }
@@ -96,14 +119,14 @@ size_t gemm_workspace(const Gemm *g, size_t limit) {
     return fit(g, limit, &p, NULL).bytes;
 }
 
-/* A thread's space, of columns [column, column + columns) of b, numbers [at, at + depth) of each: by parts of GEMM_DEPTH numbers, and in these
+/* A thread's space, of columns [column, column + columns) of b, numbers [at, at + depth) of each: by parts (part_of), and in these
  * by tiles (columns / GEMM_COLUMNS, part's depth, GEMM_COLUMNS). Tiles that are read one after the other so lie one after the
  * other: columns of the whole depth would be a power of two apart, and share sets of the cache. */
 typedef struct Panel { const Gemm *g; Plan p; Space s; int64_t column, columns, at, depth; } Panel;
 
 /* Where the numbers from `from` on of a tile's columns lie in a panel */
 static int64_t tile_at(const Panel *t, int64_t column, int64_t from) {
-    return from * div_up(t->columns, GEMM_COLUMNS) * GEMM_COLUMNS + column * min_i64(GEMM_DEPTH, t->depth - from);
+    return from * div_up(t->columns, GEMM_COLUMNS) * GEMM_COLUMNS + column * min_i64(part_of(t->g), t->depth - from);
 }
 
 static void matrix_columns(const Gemm *g, int64_t column, int64_t columns, int64_t at, int64_t depth, float *to) {
@@ -121,23 +144,23 @@ static void matrix_rows(const Gemm *g, int64_t row, int64_t rows, int64_t at, in
 }
 
 /* Columns of a matrix that lies by rows are packed by strips: of each row, whole lines of memory. */
-static int64_t packed_together(const Gemm *g) { return g->columns || g->b.transposed ? GEMM_COLUMNS : STRIP; }
+static int64_t packed_together(const Panel *t) { return t->p.way == KEPT || t->g->columns || t->g->b.transposed ? GEMM_COLUMNS : STRIP; }
 
 /* Columns from `column` on, numbers from `from` on, of a panel: as many as are packed together */
 static void pack(const Panel *t, int64_t column, int64_t from, float *to) {
     GemmColumns *columns = t->g->columns ? t->g->columns : matrix_columns;
-    columns(t->g, t->column + column, min_i64(packed_together(t->g), t->columns - column), t->at + from,
-            min_i64(GEMM_DEPTH, t->depth - from), to);
+    columns(t->g, t->column + column, min_i64(packed_together(t), t->columns - column), t->at + from,
+            min_i64(part_of(t->g), t->depth - from), to);
 }
 
 static void pack_panel(const Panel *t, int64_t piece) {
-    const int64_t each = packed_together(t->g), pieces = div_up(t->columns, each);
-    const int64_t column = piece % pieces * each, from = piece / pieces * GEMM_DEPTH;
+    const int64_t each = packed_together(t), pieces = div_up(t->columns, each);
+    const int64_t column = piece % pieces * each, from = piece / pieces * part_of(t->g);
     pack(t, column, from, t->s.panel + tile_at(t, column, from));
 }
 
 static int64_t pack_pieces(const Panel *t) {
-    return div_up(t->columns, packed_together(t->g)) * div_up(t->depth, GEMM_DEPTH);
+    return div_up(t->columns, packed_together(t)) * div_up(t->depth, part_of(t->g));
 }
 
 int64_t gemm_packed(int64_t n, int64_t k) { return div_up(n, GEMM_COLUMNS) * GEMM_COLUMNS * k; }
@@ -155,7 +178,7 @@ typedef struct Piece { const Panel *of; int64_t row, rows, begin, end; float *c;
 /* The tile of the piece's first row and column `col`, for numbers from `from` on, of all rows and `columns` columns at most */
 static GemmTile tile_of(const Piece *p, int64_t col, int64_t from, int64_t columns) {
     const Panel *t = p->of;
-    return (GemmTile){.a = t->s.a, .depth = min_i64(GEMM_DEPTH, t->depth - from), .rows = p->rows,
+    return (GemmTile){.a = t->s.a, .depth = min_i64(part_of(t->g), t->depth - from), .rows = p->rows,
                       .columns = min_i64(columns, p->end - col), .c = p->c + col, .c_step = p->step, .scale = t->g->scale,
                       .add = t->at + from > 0 || (t->g->c && t->g->add)};
 }
@@ -175,20 +198,31 @@ static int64_t tile_row(int64_t rows, int64_t tile, int64_t tiles) {
     return min_i64(rows, div_up(rows * tile, tiles * GEMM_ROW_STEP) * GEMM_ROW_STEP);
 }
 
+/* The first rows' tile of columns that are kept in a strip. It asks for columns of the same rows, or of the next part's. */
+static void run_lying(const GemmTile *tile, const Piece *p, int64_t col, int64_t from) {
+    const Panel *t = p->of;
+    const GemmMatrix *b = &t->g->b;
+    const int64_t ahead = col + STRIP < p->end ? STRIP : part_of(t->g) * b->stride + p->begin - col;
+    gemm_tile_lying(tile, &(GemmLying){b->type, b->at, (t->at + from) * b->stride + t->column + col, b->stride, ahead, t->s.strip});
+}
+
 /* Beside its own columns each tile of a panel asks for a part of the next ones. */
 static void run_tiles(const Piece *p, int64_t from) {
     const Panel *t = p->of;
-    const int64_t each = packed_together(t->g), tiles = div_up(p->rows, GEMM_ROWS), share = div_up(GEMM_COLUMNS, tiles);
+    const bool strips = t->p.way == STRIPS || t->p.way == KEPT;
+    const int64_t each = packed_together(t), tiles = div_up(p->rows, GEMM_ROWS), share = div_up(GEMM_COLUMNS, tiles);
     const float *panel = t->p.way == WHOLE ? t->g->packed : t->s.panel;
     for (int64_t col = p->begin; col < p->end; col += GEMM_COLUMNS) {
         GemmTile tile = tile_of(p, col, from, GEMM_COLUMNS);
         const int64_t place = (col - p->begin) % each;
-        if (t->p.way == STRIPS && !place) pack(t, col, from, t->s.strip);
-        tile.b = t->p.way == STRIPS ? t->s.strip + place * tile.depth : panel + tile_at(t, col, from);
-        if (t->p.way != STRIPS) tile.soon = tile.b + tile.depth * GEMM_COLUMNS, tile.soon_step = share;
+        const bool keeps = t->p.way == KEPT && tile.columns == GEMM_COLUMNS;
+        if (strips && !keeps && !place) pack(t, col, from, t->s.strip);
+        tile.b = strips ? t->s.strip + place * tile.depth : panel + tile_at(t, col, from);
+        if (!strips) tile.soon = tile.b + tile.depth * GEMM_COLUMNS, tile.soon_step = share;
         for (int64_t i = 0; i < tiles; i++) {
             tile.rows = tile_row(p->rows, i + 1, tiles) - tile_row(p->rows, i, tiles);
-            gemm_tile(&tile);
+            if (keeps && !i) run_lying(&tile, p, col, from);
+            else gemm_tile(&tile);
             tile.a += tile.rows * GEMM_STEP;
             tile.c += tile.rows * p->step;
             if (tile.soon) tile.soon += tile.depth * share;
@@ -213,8 +247,8 @@ static void run_piece(const Panel *t, const Share *of, int64_t row, int64_t rows
                g->c ? g->c_step : t->p.columns};
     if (g->c) p.c = g->c + row * p.step + t->column;
     else if (t->p.later) p.c = t->s.all + (row - of->row) * p.step;
-    for (int64_t from = 0; from < t->depth; from += GEMM_DEPTH) {
-        take(g, row, rows, t->at + from, min_i64(GEMM_DEPTH, t->depth - from), t->s.a);
+    for (int64_t from = 0, part = part_of(g); from < t->depth; from += part) {
+        take(g, row, rows, t->at + from, min_i64(part, t->depth - from), t->s.a);
         if (t->p.way == LYING) run_dots(&p, from);
         else run_tiles(&p, from);
     }

@@ -8,7 +8,7 @@
  *
  * Each thread has some rows of c, or some columns, and packs for itself what they need, a panel of b and a block of a at a time: to
  * read what another core has just written takes several times as long as to pack it. Few rows are one block, for which a strip of b
- * is packed and used up at once; still fewer are multiplied with b where it lies.
+ * is packed and used up at once; still fewer are multiplied with b where it lies, by all rows or by the first ones alone.
  * A sum is made in the order of k, in parts of the same length whatever the number of threads and the room, and how a part is
  * added up follows from the shape and the operands alone: so neither the threads nor the room changes a bit. */
 #ifndef MT_CPU_GEMM_H

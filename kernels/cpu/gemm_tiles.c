@@ -75,7 +75,7 @@ INLINE void turn(DType t, const void *from, int64_t at, int64_t step, int64_t ro
             float *here = to + j * to_step + i;
 #pragma GCC unroll 16
             for (int r = 0; r < GEMM_LANES; r++)
-                if (j % LINE == 0) line_ask(from, place + (r + ROWS_AHEAD) * step, bytes_of(t));
+                if (j % LINE == 0) line_ask_soon(from, place + (r + ROWS_AHEAD) * step, bytes_of(t));
             if (i + GEMM_LANES <= rows && j + GEMM_LANES <= n) turn_part(t, from, place, step, true, 0, 0, here, to_step);
             else turn_part(t, from, place, step, false, rows - i, n - j, here, to_step);
         }
@@ -119,8 +119,7 @@ HOT static void leave_part(const GemmTile *t, const float *sums) {
 }
 
 /* A term of each sum: a number of each row of a, which are `row` apart, times a row of b */
-INLINE void term(R *s0, R *s1, int rows, int registers, const float *a, int64_t row, const float *b) {
-    const R b0 = *(const R *)b, b1 = *(const R *)(b + GEMM_LANES);
+INLINE void term(R *s0, R *s1, int rows, int registers, const float *a, int64_t row, R b0, R b1) {
 #pragma GCC unroll 14
     for (int i = 0; i < rows; i++) {
         const R x = a[i * row] - (R){0}; /* in each lane */
@@ -129,25 +128,20 @@ INLINE void term(R *s0, R *s1, int rows, int registers, const float *a, int64_t 
     }
 }
 
-/* rows, registers, turned: constants. Where the processor has time for it, lines are asked for: those of c, and what comes soon. */
-INLINE void tile(const GemmTile *t, int rows, int registers, bool turned) {
-    const int64_t row = turned ? 1 : GEMM_STEP, next = turned ? GEMM_STEP : 1; /* of a */
-    const int64_t whole = t->depth / TERMS * TERMS;
-    const bool asks = TERMS > 1 && rows >= GEMM_ROWS - 1 && !turned;
-    R s0[GEMM_ROWS] = {{0}}, s1[GEMM_ROWS] = {{0}};
-    const float *a = t->a, *b = t->b, *soon = t->soon ? t->soon : t->a;
-    const int64_t soon_step = t->soon_step;
-#pragma GCC unroll 14
-    for (int i = 0; i < rows && asks; i++) __builtin_prefetch(t->c + min_i64(i, t->rows - 1) * t->c_step, 1);
-#pragma GCC unroll 1
-    for (int64_t k = 0; k < whole; k += TERMS, a += TERMS * next, b += TERMS * GEMM_COLUMNS, soon += TERMS * soon_step)
-#pragma GCC unroll 4
-        for (int j = 0; j < TERMS; j++) {
-            if (asks) __builtin_prefetch(soon + j * soon_step, 0, 2);
-            term(s0, s1, rows, registers, a + j * next, row, b + j * GEMM_COLUMNS);
-        }
-#pragma GCC unroll 1
-    for (int64_t k = whole; k < t->depth; k++, a += next, b += GEMM_COLUMNS) term(s0, s1, rows, registers, a, row, b);
+INLINE void packed_term(R *s0, R *s1, int rows, int registers, const float *a, int64_t row, const float *b) {
+    term(s0, s1, rows, registers, a, row, *(const R *)b, *(const R *)(b + GEMM_LANES));
+}
+
+/* The same, where a row of b lies from element `at` on; it is kept. ahead: the element that is asked for */
+INLINE void lying_term(R *s0, R *s1, int rows, const float *a, DType type, const void *b, int64_t at, int64_t ahead, float *keep) {
+    const R b0 = take(type, b, at), b1 = take(type, b, at + GEMM_LANES);
+    line_ask_soon(b, ahead, bytes_of(type));
+    *(R *)keep = b0, *(R *)(keep + GEMM_LANES) = b1;
+    term(s0, s1, rows, 2, a, GEMM_STEP, b0, b1);
+}
+
+/* Leaves the sums of a tile. */
+INLINE void leave(const GemmTile *t, R *s0, R *s1, int rows, int registers) {
     if (t->rows == rows && t->columns == registers * GEMM_LANES) {
         float *c = t->c;
 #pragma GCC unroll 14
@@ -169,13 +163,55 @@ INLINE void tile(const GemmTile *t, int rows, int registers, bool turned) {
     leave_part(t, sums);
 }
 
+/* rows, registers, turned: constants. Where the processor has time for it, lines are asked for: those of c, and what comes soon. */
+INLINE void tile(const GemmTile *t, int rows, int registers, bool turned) {
+    const int64_t row = turned ? 1 : GEMM_STEP, next = turned ? GEMM_STEP : 1; /* of a */
+    const int64_t whole = t->depth / TERMS * TERMS;
+    const bool asks = TERMS > 1 && rows >= GEMM_ROWS - 1 && !turned;
+    R s0[GEMM_ROWS] = {{0}}, s1[GEMM_ROWS] = {{0}};
+    const float *a = t->a, *b = t->b, *soon = t->soon ? t->soon : t->a;
+    const int64_t soon_step = t->soon_step;
+#pragma GCC unroll 14
+    for (int i = 0; i < rows && asks; i++) __builtin_prefetch(t->c + min_i64(i, t->rows - 1) * t->c_step, 1);
+#pragma GCC unroll 1
+    for (int64_t k = 0; k < whole; k += TERMS, a += TERMS * next, b += TERMS * GEMM_COLUMNS, soon += TERMS * soon_step)
+#pragma GCC unroll 4
+        for (int j = 0; j < TERMS; j++) {
+            if (asks) __builtin_prefetch(soon + j * soon_step, 0, 2);
+            packed_term(s0, s1, rows, registers, a + j * next, row, b + j * GEMM_COLUMNS);
+        }
+#pragma GCC unroll 1
+    for (int64_t k = whole; k < t->depth; k++, a += next, b += GEMM_COLUMNS) packed_term(s0, s1, rows, registers, a, row, b);
+    leave(t, s0, s1, rows, registers);
+}
+
+/* rows, type: constants */
+INLINE void lying(const GemmTile *t, const GemmLying *b, int rows, DType type) {
+    const int64_t whole = t->depth / TERMS * TERMS, step = b->step, ahead = b->ahead;
+    R s0[GEMM_ROWS] = {{0}}, s1[GEMM_ROWS] = {{0}};
+    const void *from = b->from;
+    const float *a = t->a;
+    int64_t at = b->at;
+    float *keep = b->to;
+#pragma GCC unroll 1
+    for (int64_t k = 0; k < whole; k += TERMS, a += TERMS, keep += TERMS * GEMM_COLUMNS)
+#pragma GCC unroll 4
+        for (int j = 0; j < TERMS; j++, at += step) lying_term(s0, s1, rows, a + j, type, from, at, at + ahead, keep + j * GEMM_COLUMNS);
+#pragma GCC unroll 1
+    for (int64_t k = whole; k < t->depth; k++, a++, at += step, keep += GEMM_COLUMNS) lying_term(s0, s1, rows, a, type, from, at, at + ahead, keep);
+    leave(t, s0, s1, rows, 2);
+}
+
 /* Functions of their own: gcc copies registers where all are one. */
 #define TILE(rows, registers, turned)                                                        \
     FUSED HOT static void tile_##rows##_##registers##_##turned(const GemmTile *t) { tile(t, rows, registers, turned); }
-#define TILES(rows) TILE(rows, 1, false) TILE(rows, 1, true) TILE(rows, 2, false) TILE(rows, 2, true)
+#define LYING(rows)                                                                                                          \
+    FUSED HOT static void lying_##rows(const GemmTile *of, const GemmLying *b) { BY_TYPE(b->type, lying(of, b, rows, t)) }
+#define TILES(rows) TILE(rows, 1, false) TILE(rows, 1, true) TILE(rows, 2, false) TILE(rows, 2, true) LYING(rows)
 #define NAMES(rows)                                                                           \
-    {{tile_##rows##_1_false, tile_##rows##_1_true}, {tile_##rows##_2_false, tile_##rows##_2_true}}
+    {{{tile_##rows##_1_false, tile_##rows##_1_true}, {tile_##rows##_2_false, tile_##rows##_2_true}}, lying_##rows}
 typedef void TileFn(const GemmTile *t);
+typedef void LyingFn(const GemmTile *t, const GemmLying *b);
 #ifdef __AVX512F__
 TILES(2) TILES(4) TILES(6) TILES(8) TILES(10) TILES(12) TILES(14)
 #define ALL NAMES(2), NAMES(4), NAMES(6), NAMES(8), NAMES(10), NAMES(12), NAMES(14)
@@ -183,11 +219,17 @@ TILES(2) TILES(4) TILES(6) TILES(8) TILES(10) TILES(12) TILES(14)
 TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6)
 #define ALL NAMES(1), NAMES(2), NAMES(3), NAMES(4), NAMES(5), NAMES(6)
 #endif
-static TileFn *const tiles[GEMM_ROWS / GEMM_ROW_STEP][2][2] = {ALL}; /* by rows, by registers, by turned */
+/* by rows: by registers, by turned */
+static const struct { TileFn *packed[2][2]; LyingFn *lying; } tiles[GEMM_ROWS / GEMM_ROW_STEP] = {ALL};
 
 void gemm_tile(const GemmTile *t) {
     assert(0 < t->rows && t->rows <= GEMM_ROWS && 0 < t->columns && t->columns <= GEMM_COLUMNS);
-    tiles[(t->rows - 1) / GEMM_ROW_STEP][t->columns > GEMM_LANES][t->turned](t);
+    tiles[(t->rows - 1) / GEMM_ROW_STEP].packed[t->columns > GEMM_LANES][t->turned](t);
+}
+
+void gemm_tile_lying(const GemmTile *t, const GemmLying *b) {
+    assert(0 < t->rows && t->rows <= GEMM_ROWS && t->columns == GEMM_COLUMNS && !t->turned);
+    tiles[(t->rows - 1) / GEMM_ROW_STEP].lying(t, b);
 }
 
 /* ---- dot products, of rows of b where they lie */
@@ -239,7 +281,7 @@ INLINE void dots(const GemmTile *t, int64_t b_step, int64_t row, int rows, int c
     int64_t k = 0;
 #pragma GCC unroll 1
     for (; k + GEMM_LANES <= t->depth; k += GEMM_LANES) {
-        __builtin_prefetch(soon + k);
+        line_ask_soon(soon, k, sizeof *soon);
         add_products(s, a + k, GEMM_STEP, b + k, b_step, rows, columns);
     }
     if (k < t->depth) add_rest(s, a + k, b + k, b_step, t->depth - k, rows, columns);

@@ -6,7 +6,7 @@
 
 /* GEMM_LANES: numbers in a register. GEMM_ROWS: of a tile, at most, so that its sums and a place of the factors fit into
  * the registers. GEMM_ROW_STEP: of the numbers of rows for which there are tiles; others are computed by the next larger one.
- * GEMM_DOT_ROWS: up to so many rows of a, dot products with rows of b that are not packed are quicker. */
+ * GEMM_DOT_ROWS: up to so many rows of a it is quicker to read b where it lies: as dot products with its rows, or by tiles that keep it. */
 #if defined __AVX512F__
 enum { GEMM_LANES = 16, GEMM_ROWS = 14, GEMM_ROW_STEP = 2, GEMM_DOT_ROWS = 0 };
 #elif defined __AVX__
@@ -46,6 +46,10 @@ typedef struct GemmTile {
     int64_t soon_step;
 } GemmTile;
 void gemm_tile(const GemmTile *t);
+/* The same of GEMM_COLUMNS columns of a matrix as it lies: element `at` is the first one, rows are `step` apart. They are kept, as fp32, in
+ * `to`, where other rows' tiles find them. What lies `ahead` elements later is asked for meanwhile. a is not turned. */
+typedef struct GemmLying { DType type; const void *from; int64_t at, step, ahead; float *to; } GemmLying;
+void gemm_tile_lying(const GemmTile *t, const GemmLying *b);
 /* The same of any number of rows and up to GEMM_DOTS columns, where b, `depth` numbers of each column, is not packed: columns are
  * b_step apart. */
 enum { GEMM_DOTS = 4 };

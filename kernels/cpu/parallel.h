@@ -72,6 +72,10 @@ void sum_rows(float *sums, const float *x, int64_t rows, int64_t channels);
 static inline void line_ask(const void *from, int64_t at, size_t size) {
     __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at * size));
 }
+/* The same, into the second cache: for what is needed later */
+static inline void line_ask_soon(const void *from, int64_t at, size_t size) {
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at * size), 0, 2);
+}
 static inline void view_ask(const View *v, int64_t at) { line_ask(v->data, at, dtype_size(v->dtype)); }
 
 #endif

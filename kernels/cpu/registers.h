@@ -17,9 +17,10 @@ INLINE R f16_lanes(Bits h) {
     return (R)((Bits)((R)a * 0x1p112f) | special | (h & 0x8000) << 16);
 }
 
+/* Lane by lane what dtype_round(DT_BF16) does, in fewer steps than BF16_LANES: a NaN is not rounded, but quiet. */
 INLINE R bf16_rounded(R v) {
-    const Bits u = (Bits)v;
-    return (R)(BF16_LANES(Bits, u) << 16);
+    const Bits u = (Bits)v, nan = (Bits)(v != v);
+    return (R)(((u + (((u >> 16 & 1) + 0x7fff) & ~nan)) | (nan & 0x400000)) & 0xffff0000);
 }
 
 /* GEMM_LANES numbers from element `at` on */

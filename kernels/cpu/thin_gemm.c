@@ -1,14 +1,16 @@
 #include "thin_gemm.h"
 
 #include "act.h"
+#include "cpu.h"
 #include "parallel.h"
 #include "program/product.h"
 #include "registers.h"
 
-/* THIN: rows of the short factor, at most. TILE: columns of it that stay in the first cache meanwhile. ROWS: of the long
- * factor, or of the result, in a block. A long sum is made in chunks of columns where there would be less than PIECES pieces of
- * work without; where there would be more, a piece of a gradient has up to MOST blocks. */
-enum { THIN = 16, TILE = 1024, ROWS = 16, PIECES = 16, MOST = 4 };
+/* THIN: rows of the short factor, at most. TILE: columns of it that stay in a cache meanwhile; STEP: from a row of copies of them to the
+ * next one, a line more, since all would share a few places of the first cache. ROWS: of the long factor, or of the result, in a
+ * block. A long sum is made in chunks of columns where there would be less than PIECES pieces of work without; where there would be
+ * more, a piece of a gradient has up to MOST blocks. */
+enum { THIN = 16, TILE = 1024, STEP = TILE + 16, ROWS = 16, PIECES = 16, MOST = 4 };
 /* Rows of the long factor, or of the result, that are computed at a time (DOTS, SUMS), the first with WIDE rows of the short one:
  * as many as there are registers for. */
 #if defined __AVX512F__
@@ -29,13 +31,24 @@ typedef struct Thin {
     bool turned, rounds;
 } Thin;
 
-/* Few outputs go first. Of 16 bits oneDNN multiplies twice as many numbers at a time. */
+/* Has oneDNN products of these types? Of 16 bits it multiplies twice as many numbers at a time. */
+static bool has_narrow(const KArgs *args, const ProductOperands *p) {
+    const CpuDevice *cpu = args->device;
+    const DType types[] = {p->x->dtype, p->w->dtype, p->y->dtype};
+    bool found = false;
+    for (size_t k = 0; k < ARRAY_LEN(types); k++) found |= types[k] != DT_F32 && !cpu->emulated[types[k]];
+    return found;
+}
+
+/* Few outputs go first. Of y's samples there are fewer where the general product has dot products, which are quicker with more, and in
+ * 16 bits none: what a copy of weights takes outweighs the rest. */
 static bool thin_of(const KArgs *args, Thin *t) {
+    enum { SAMPLES = GEMM_DOT_ROWS ? 8 : THIN };
     const ProductOperands p = product_operands(args);
     const int64_t outputs = p.w->shape.dim[0], inputs = p.w->shape.dim[1], rows = p.x->count / inputs;
     const bool wide = p.x->dtype == DT_F32 && p.w->dtype == DT_F32 && p.y->dtype == DT_F32;
     const bool few_outputs = outputs <= THIN && args->kind != OP_linear_dw;
-    const bool few_rows = rows <= THIN && wide && args->kind != OP_linear_dx;
+    const bool few_rows = args->kind == OP_linear ? rows <= SAMPLES && wide : args->kind == OP_linear_dw && rows <= THIN && !has_narrow(args, &p);
     if (!few_outputs && !few_rows) return false;
     *t = (Thin){.args = args, .a = p.x, .b = p.w, .dy = p.y, .m = rows, .n = outputs, .k = inputs, .turned = !few_outputs, .rounds = product_rounds_weight(args)};
     if (t->turned) t->a = p.w, t->b = p.x, t->m = outputs, t->n = rows;
@@ -72,7 +85,7 @@ static float *tile_target(const View *v, int64_t at, int64_t n, float *buffer) {
 
 /* The short factor's columns [col, col + n). Rows that lie 4 KiB apart would share a few places of the first cache: they
  * are copied. */
-static void short_tile(const Thin *t, int64_t col, int64_t n, float (*buffer)[TILE], const float **tile) {
+static void short_tile(const Thin *t, int64_t col, int64_t n, float (*buffer)[STEP], const float **tile) {
     const bool copies = t->args->kind != OP_linear && t->k % 1024 == 0;
     for (int64_t j = 0; j < t->n; j++) {
         tile[j] = tile_load(t->b, j * t->k + col, n, copies || t->rounds, buffer[j]);
@@ -96,16 +109,23 @@ INLINE void dot_step(const float *const *a, const float *const *b, int q, int64_
 }
 
 /* sums[j ROWS + i] += a[i] b[j] over n columns, lane by lane, for DOTS rows of a and q of b. A turn of few sums is as short as
- * a multiply-add takes: two turns at a time leave the sums no gap. */
-INLINE void dot(const float *const *a, const float *const *b, int q, int64_t n, bool add, R *sums) {
+ * a multiply-add takes: two turns at a time leave the sums no gap. soon, unless NULL: DOTS rows, `step` apart, that are asked for. */
+INLINE void dot(const float *const *a, const float *const *b, int q, int64_t n, bool add, const float *soon, int64_t step, R *sums) {
+    enum { LINE = 16 /* numbers */ };
     R s[WIDE][DOTS];
     int64_t c = 0;
 #pragma GCC unroll 4
     for (int j = 0; j < q; j++)
 #pragma GCC unroll 4
         for (int i = 0; i < DOTS; i++) s[j][i] = add ? sums[j * ROWS + i] : (R){0};
-    if (q < WIDE)
-        for (; c + GEMM_LANES < n; c += 2 * GEMM_LANES) dot_step(a, b, q, c, s), dot_step(a, b, q, c + GEMM_LANES, s);
+    for (; (q < WIDE || soon) && c + GEMM_LANES < n; c += 2 * GEMM_LANES) {
+#pragma GCC unroll 4
+        for (int i = 0; i < DOTS; i++) {
+            if (soon) line_ask_soon(soon, i * step + c, sizeof *soon);
+            if (soon && 2 * GEMM_LANES > LINE) line_ask_soon(soon, i * step + c + LINE, sizeof *soon);
+        }
+        dot_step(a, b, q, c, s), dot_step(a, b, q, c + GEMM_LANES, s);
+    }
     for (; c < n; c += GEMM_LANES) dot_step(a, b, q, c, s);
 #pragma GCC unroll 4
     for (int j = 0; j < q; j++)
@@ -113,14 +133,15 @@ INLINE void dot(const float *const *a, const float *const *b, int q, int64_t n, 
         for (int i = 0; i < DOTS; i++) sums[j * ROWS + i] = s[j][i];
 }
 
-INLINE void dots(const float *const *a, const float *const *b, int64_t rows, int64_t n, bool add, R *sums) {
-    for (int64_t q; rows; rows -= q, b += q, sums += q * ROWS) {
+/* The first rows of b, beside which a comes from memory, ask for what is needed next. */
+INLINE void dots(const float *const *a, const float *const *b, int64_t rows, int64_t n, bool add, const float *soon, int64_t step, R *sums) {
+    for (int64_t q; rows; rows -= q, b += q, sums += q * ROWS, soon = NULL) {
         q = rows == WIDE + 1 ? 2 : min_i64(WIDE, rows);
         switch (q) {
-        case 1: dot(a, b, 1, n, add, sums); break;
-        case 2: dot(a, b, 2, n, add, sums); break;
-        case 3: dot(a, b, 3, n, add, sums); break;
-        default: dot(a, b, WIDE, n, add, sums);
+        case 1: dot(a, b, 1, n, add, soon, step, sums); break;
+        case 2: dot(a, b, 2, n, add, soon, step, sums); break;
+        case 3: dot(a, b, 3, n, add, soon, step, sums); break;
+        default: dot(a, b, WIDE, n, add, soon, step, sums);
         }
     }
 }
@@ -164,7 +185,7 @@ INLINE R lane_sums(const R *v) {
 
 /* to[j ROWS + i] = a[row + i] b[j] over columns [col, end) */
 FUSED static void dots_block(const Thin *t, int64_t row, int64_t col, int64_t end, float *to) {
-    float wide[THIN][TILE], own[DOTS][TILE];
+    float wide[THIN][STEP], own[DOTS][TILE];
     const float *tile[THIN], *a[DOTS];
     const int64_t rows = min_i64(ROWS, t->m - row);
     R sums[THIN * ROWS];
@@ -173,9 +194,10 @@ FUSED static void dots_block(const Thin *t, int64_t row, int64_t col, int64_t en
         const int64_t n = min_i64(TILE, end - col);
         short_tile(t, col, n, wide, tile);
         for (int64_t i = 0; i < rows; i += DOTS) {
+            const int64_t next = (row + i + DOTS) * t->k + col;
             for (int64_t r = 0; r < DOTS; r++) /* beyond the last row: that row again */
                 a[r] = tile_load(t->a, min_i64(row + i + r, t->m - 1) * t->k + col, n, false, own[r]);
-            dots(a, tile, t->n, n, col > begin, sums + i);
+            dots(a, tile, t->n, n, col > begin, t->a->dtype == DT_F32 ? (const float *)t->a->data + next : NULL, t->k, sums + i);
         }
     }
     for (int64_t i = 0; i < t->n * ROWS; i += GEMM_LANES) *(R *)(to + i) = lane_sums(sums + i);
@@ -274,7 +296,7 @@ FUSED static void sums_block(const Thin *t, int64_t row, int64_t end, int64_t co
     const int64_t n = min_i64(TILE, t->k - col);
     /* with an activation dx may lie where s does, so products stay in the buffers until s has been read */
     const bool buffered = !t->turned && t->args->attr->linear.fused.act;
-    float wide[THIN][TILE], buffer[SUMS][TILE], d[THIN][SUMS], *to[SUMS];
+    float wide[THIN][STEP], buffer[SUMS][TILE], d[THIN][SUMS], *to[SUMS];
     const float *tile[THIN];
     short_tile(t, col, n, wide, tile);
     for (; row < end; row += SUMS) {

@@ -525,6 +525,12 @@ static const LinearCase linears[] = {
     /* dot products of weights that are not packed, a row fewer and more than they have at most; strips of several blocks of rows */
     {"47x260->131", 47, 260, 131, true, ACT_RELU}, {"49x260->131", 49, 260, 131, true, ACT_GELU},
     {"60x280->530", 60, 280, 530, true, ACT_RELU},
+    /* dx of few rows, whose first ones keep the weights that they read: one, less than a tile, several tiles, the most, one more; parts of a
+     * sum that are whole and not, with columns beyond the last whole tile; terms that are too few */
+    {"1x530->200", 1, 530, 200, true, ACT_NONE},   {"5x260->129", 5, 260, 129, true, ACT_TANH},
+    {"8x300->256", 8, 300, 256, false, ACT_RELU},  {"9x1024->131", 9, 1024, 131, true, ACT_LEAKY},
+    {"48x270->140", 48, 270, 140, true, ACT_RELU}, {"49x270->140", 49, 270, 140, true, ACT_RELU},
+    {"13x2048->70", 13, 2048, 70, true, ACT_GELU}, {"6x17->300", 6, 17, 300, true, ACT_SIGMOID},
 };
 
 /* In fp32: few outputs, and few samples, are own products; so are all others without AVX-512. */
