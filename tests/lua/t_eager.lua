@@ -216,6 +216,8 @@ for _, case in ipairs{
   tap.is(kernel(masked(case[2], case[3]), case[4], "", case[5]), case[1], "attention with a mask: " .. case[6])
 end
 
+refused("PyTorch refuses it: loss.backward() expects a parameter that gets a gradient", "a frozen model", "nn.Frozen(nn.Linear(24, 24))", "fp32", "}, sweep = {")
+
 -- ---- a rank of several: what DistributedDataParallel would refuse
 
 refused("expects a parameter that gets a gradient", "a frozen model of four ranks", "nn.Frozen(nn.Linear(24, 24))", "fp32", "}, world = 4, sweep = {")
