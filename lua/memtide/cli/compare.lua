@@ -210,10 +210,16 @@ local function made_alike(groups, others)
   return have_equal(rows(groups), rows(others), MADE)
 end
 
--- Takes MADE out of the labels if no work of the file has several.
+-- Takes MADE out of the labels, which it ends, if the others tell apart all that a work has.
 local function trim(labels, works)
+  local others = table.move(labels, 1, #labels - 1, 1, {})
   for _, work in ipairs(works) do
-    for _, group in ipairs(work.groups) do if group.row[MADE] ~= work.row[MADE] then return end end
+    local seen = {}
+    for _, group in ipairs(work.groups) do
+      local text = text_of(group.row, others)
+      if seen[text] then return end
+      seen[text] = true
+    end
   end
   table.remove(labels)
 end
