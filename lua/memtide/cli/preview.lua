@@ -74,7 +74,7 @@ local FIELDS = {"case", "state", "fits", "reason", "predicted_peak_bytes", "seco
 local function json_of(row, state, time)
   local fits = row.status == "predicted"
   return report.json({case = row.case, state = state, fits = fits, reason = not fits and row.reason or nil,
-    predicted_peak_bytes = row.predicted_peak_bytes, seconds = time and time.seconds, source = time and time.source,
+    predicted_peak_bytes = row.predicted_peak_bytes, seconds = time and time.seconds or nil, source = time and time.source or nil,
     emulated = row.emulated}, FIELDS)
 end
 
