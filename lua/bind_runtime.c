@@ -147,6 +147,7 @@ static int64_t take(const Source *s, int64_t *done, int64_t want, void *to) {
     return n;
 }
 
+/* The next values of input k that the script has given. */
 static int feed_values(Feed *f, int k, float *x, Err *e) {
     const Program *p = f->program;
     const int64_t want = elements(p, p->inputs[k]), batch = p->bufs[p->inputs[k]].shape.dim[0];
