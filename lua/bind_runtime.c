@@ -107,6 +107,17 @@ static int pad_target(const Program *p, void *t, int64_t from, int64_t count, Er
     return OK;
 }
 
+/* Samples that a batch lacks are zeros, which no label counts. ERR_SCRIPT: an op takes its mean over all samples, and would
+ * count them. */
+static int check_incomplete(const Program *p, int64_t count, int64_t batch, Err *e) {
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == OP_batchnorm)
+            return err_set(e, ERR_SCRIPT, "a batch is incomplete (%lld of %lld samples), and batch normalisation \"%s\" takes the "
+                           "mean of a whole one: open the loader with drop_last = true", (long long)count, (long long)batch,
+                           p->ops[i].path);
+    return OK;
+}
+
 /* The next batch of input k, and with it the targets (NULL: not wanted). Samples that an incomplete one lacks are zeros. */
 static int feed_loader(Feed *f, int k, float *x, void *t, Err *e) {
     const Program *p = f->program;
@@ -118,6 +129,8 @@ static int feed_loader(Feed *f, int k, float *x, void *t, Err *e) {
     assert(count < batch); /* bind_check_loader has compared the shapes */
     if (count == 0)
         return err_set(e, ERR_SCRIPT, "the dataset has no complete batch of %lld samples", (long long)batch);
+    code = check_incomplete(p, count, batch, e);
+    if (code) return code;
     const size_t each = p->bufs[p->inputs[k]].dtype == DT_U8 ? 1 : sizeof *x;
     memset((char *)x + (size_t)(count * per_sample) * each, 0, (size_t)((batch - count) * per_sample) * each);
     int64_t labels = elements(p, p->target) / batch;
@@ -134,6 +147,14 @@ static int64_t take(const Source *s, int64_t *done, int64_t want, void *to) {
     return n;
 }
 
+/* The next values of input k that the script has given. */
+static int feed_values(Feed *f, int k, float *x, Err *e) {
+    const Program *p = f->program;
+    const int64_t want = elements(p, p->inputs[k]), batch = p->bufs[p->inputs[k]].shape.dim[0];
+    const int64_t got = take(&f->x[k], &f->done[k], want, x);
+    return got < want ? check_incomplete(p, got / (want / batch), batch, e) : OK;
+}
+
 static int feed_script(Feed *f, float *x, void *t, Err *e);
 
 /* The next micro-batch: of several ranks this rank's, which its loader or iterator picks by itself. */
@@ -146,7 +167,7 @@ static int feed_step(void *arg, uint32_t step, uint32_t micro, float *x, void *t
     if (f->script) return feed_script(f, x, t, e);
     for (int k = 0; k < p->n_inputs && !code; x += fed_bytes(&p->bufs[p->inputs[k++]]) / sizeof *x) {
         if (f->loader[k]) code = feed_loader(f, k, x, k == 0 ? t : NULL, e);
-        else take(&f->x[k], &f->done[k], elements(p, p->inputs[k]), x);
+        else code = feed_values(f, k, x, e);
     }
     if (code || !t || f->loader[0]) return code;
     int64_t want = elements(p, p->target), got = take(&f->t, &f->done[OP_IN], want, t);

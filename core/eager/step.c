@@ -341,10 +341,16 @@ static int check_one_type(const Network *net, const Settings *s, Err *e) {
     return OK;
 }
 
+/* Does a parameter get a gradient? */
+static bool trains(const Network *net) {
+    for (int i = 0; i < net->n_params; i++)
+        if (net->params[i].trainable && !net->params[i].buffer) return true;
+    return false;
+}
+
 /* What wraps the model of a rank that trains with others. */
 static int check_ranks(const Network *net, const Settings *s, Err *e) {
     const bool sharded = s->world > 1 && s->zero > 1;
-    bool trains = false;
     if (!sharded && (s->pytorch.param_dtype || s->pytorch.reduce_dtype))
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": param_dtype and reduce_dtype are of fully_shard: expected world above 1 "
                                       "and zero = 2 or 3");
@@ -358,8 +364,7 @@ static int check_ranks(const Network *net, const Settings *s, Err *e) {
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected world = 1 with checkpoint = \"sqrt\": checkpoint_sequential "
                                       "does not call the model that is wrapped");
     if (sharded) return fsdp_check(net, s, e);
-    for (int i = 0; i < net->n_params; i++) trains |= net->params[i].trainable && !net->params[i].buffer;
-    if (!trains)
+    if (!trains(net))
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": PyTorch refuses it: DistributedDataParallel expects a parameter that "
                                       "gets a gradient");
     return s->zero == 1 ? check_one_type(net, s, e) : OK;
@@ -368,6 +373,7 @@ static int check_ranks(const Network *net, const Settings *s, Err *e) {
 static int check(const Network *net, const Settings *s, Err *e) {
     int code = check_inputs(net, e);
     if (!code) code = llama_check(net->root, e);
+    if (!code) code = layer_batchnorm_check(net->root, !s->eval, e);
     const PrecisionInfo *precision = precision_info(s->precision);
     const char *why = s->eval ? NULL : optim_unknown(&s->optimizer, form_of(s));
     if (code) return code;
@@ -378,6 +384,9 @@ static int check(const Network *net, const Settings *s, Err *e) {
     if (precision->master) return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected a precision that PyTorch has, found %s", precision->text);
     if (settings_scale_loss(s) && !s->eval && precision->weights == DT_F16)
         return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": torch.amp.GradScaler refuses gradients of fp16");
+    if (!s->eval && !trains(net))
+        return err_set(e, ERR_SCRIPT, "framework = \"pytorch\": PyTorch refuses it: loss.backward() expects a parameter that gets a "
+                                      "gradient; a forward pass alone is mode = \"eval\"");
     if (check_ranks(net, s, e)) return ERR_SCRIPT;
     if (s->checkpoint == CHECKPOINT_SQRT && check_segments(net, s, e)) return ERR_SCRIPT;
     if (s->checkpoint != CHECKPOINT_SQRT && s->checkpoint != CHECKPOINT_NONE && s->checkpoint != CHECKPOINT_MARKED)

@@ -43,6 +43,15 @@ static int emit_norm(Lower *lw, OpKind kind, const Layer *l, const int *in, Shap
 
 /* ---- over the batch */
 
+int layer_batchnorm_check(const Layer *l, bool training, Err *e) {
+    int code = OK;
+    if (l->kind->shape == layer_batchnorm_shape && (training || !options_bool(&l->options, "track_running_stats")) &&
+        shape_elements(&l->in) == l->in.dim[1])
+        return layer_error(l, e, "batch normalisation%s expects more than 1 value per channel", training ? " in training" : "");
+    for (int i = 0; i < l->n_child && !code; i++) code = layer_batchnorm_check(l->child[i], training, e);
+    return code;
+}
+
 static int affine_params(const Layer *l) { return options_bool(&l->options, "affine") ? 2 : 0; }
 
 static int affine(Network *n, Layer *l, int64_t channels, Err *e) {

@@ -354,9 +354,10 @@ static char *new_addresses(const Caching *c) {
     return (char *)at;
 }
 
-static Chunk *new_expandable(Caching *c, bool small) {
+/* With addresses for `size` bytes, and 9/8 of what there may be: above that the device refuses them. */
+static Chunk *new_expandable(Caching *c, bool small, size_t size) {
     size_t limit = c->base.ledger->limit, page = small ? SMALL_SEGMENT : LARGE_SEGMENT;
-    Chunk *k = new_segment(c, to_pages(!limit ? ADDRESSES : limit < page ? page : limit / 8 * 9, page), small, c->stream);
+    Chunk *k = new_segment(c, to_pages(!limit ? max_size(ADDRESSES, size) : limit < page ? page : limit / 8 * 9, page), small, c->stream);
     if (!k) return NULL;
     k->unmapped = k->segment->expandable = true;
     k->segment->data = new_addresses(c);
@@ -366,7 +367,7 @@ static Chunk *new_expandable(Caching *c, bool small) {
 static int expand(Caching *c, size_t size, Chunk **out, Err *e) {
     bool small = size <= SMALL_SIZE;
     Chunk *k = find_addresses(c, small, size);
-    if (!k && !(k = new_expandable(c, small))) return no_memory(e);
+    if (!k && !(k = new_expandable(c, small, size))) return no_memory(e);
     Segment *s = k->segment;
     int code = OK;
     if (k->unmapped) code = map(c, k, size < k->size ? size : k->size, &k, e);

@@ -77,6 +77,10 @@ RnnMode layer_rnn_mode(const Layer *l);
 /* Sets how the weight of a linear layer of `in` features starts: as PyTorch's, or as the option `std` says. linear.c */
 int layer_linear_start(const Layer *l, int64_t in, Param *weight, Err *e);
 
+/* ERR_SCRIPT where a batch normalisation in the layer has one value per channel, of which there is no variance; PyTorch refuses
+ * it, too. norm.c */
+int layer_batchnorm_check(const Layer *l, bool training, Err *e);
+
 /* What a DoraLinear reads the parameters of, by the names of mt.peft.lora's graph: base_layer, lora_A.default, lora_B.default.
  * dora_parts: ERR_SCRIPT where one is not there. layers/dora.c */
 typedef struct DoraParts { const Layer *base, *a, *b; } DoraParts;

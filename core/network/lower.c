@@ -215,25 +215,27 @@ static bool is_input(const Program *p, int b, DType type) {
     return false;
 }
 
-/* Mistakes that no single layer sees: only Embedding, SelectToken and what takes positions may read indices, only
- * FromBytes bytes, and in training batch normalisation needs two values per channel for a variance. */
-static int check_ops(const Program *p, Err *e) {
+/* The layer of that path in `l`, or `l` */
+static const Layer *layer_at(const Layer *l, const char *path) {
+    for (int i = 0; i < l->n_child; i++) {
+        const Layer *found = layer_at(l->child[i], path);
+        if (!strcmp(found->path, path)) return found;
+    }
+    return l;
+}
+
+/* Mistakes that no single layer sees: only Embedding, SelectToken and what takes positions may read indices, only FromBytes
+ * bytes. */
+static int check_ops(const Program *p, const Layer *root, Err *e) {
     for (int i = 0; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
         EACH_IN(op, k) {
             if (is_input(p, op->in[k], DT_I32) && op->kind != OP_embedding && op->kind != OP_first_place &&
                 op->in[k] != program_positions(op))
-                return err_set(e, ERR_SCRIPT,
-                               "layer %s: the network's input holds indices, which only nn.Embedding reads", op->path);
+                return layer_error(layer_at(root, op->path), e, "the network's input holds indices, which only nn.Embedding reads");
             if (is_input(p, op->in[k], DT_U8) && op->kind != OP_from_bytes)
-                return err_set(e, ERR_SCRIPT, "layer %s: the network's input holds bytes, which only nn.FromBytes reads",
-                               op->path);
+                return layer_error(layer_at(root, op->path), e, "the network's input holds bytes, which only nn.FromBytes reads");
         }
-        if (op->kind == OP_batchnorm &&
-            shape_elements(&p->bufs[op->in[0]].shape) == shape_elements(&p->bufs[op->out[1]].shape))
-            return err_set(e, ERR_SCRIPT,
-                           "layer %s: batch normalisation in training expects more than 1 value per channel",
-                           op->path);
     }
     return OK;
 }
@@ -241,13 +243,14 @@ static int check_ops(const Program *p, Err *e) {
 int lower_network(const Network *net, bool training, bool with_loss, Program **out, Err *e) {
     if (with_loss && !net->n_losses)
         return err_set(e, ERR_SCRIPT, "expected a loss: the network was built without one");
+    if (layer_batchnorm_check(net->root, training, e)) return ERR_SCRIPT;
     Lower lw = {program_new(), net, mem_new((size_t)net->n_params * sizeof(int)), training, with_loss, 0, 0, 0,
                 NULL, 0};
     bool made = lw.p && lw.param;
     if (made) lower_all(&lw);
     mem_free(lw.param);
     mem_free(lw.other);
-    int code = made && !lw.p->failed ? check_ops(lw.p, e)
+    int code = made && !lw.p->failed ? check_ops(lw.p, net->root, e)
                                      : err_set(e, ERR_HOST_MEMORY, "out of host memory for the program of a network");
     if (code) program_free(lw.p);
     else *out = lw.p;

@@ -14,7 +14,7 @@
 
 int pass_checkpoint(Program *p, Compile *under) {
     Checkpoint mode = under->settings->checkpoint;
-    if (under->settings->eval || (mode == CHECKPOINT_NONE && !under->settings->sequence_parallel) || p->forward_end == p->n_ops) return UNCHANGED;
+    if (under->settings->eval || (mode == CHECKPOINT_NONE && !under->settings->sequence_parallel) || !chain_has_choice(p)) return UNCHANGED;
     assert(p->body_end == p->n_ops && p->micro_batches == 1); /* before accumulate and update */
     Chain c;
     int code = OK, *segment = scratch_new(&under->scratch, (size_t)p->forward_end, sizeof *segment);

@@ -29,7 +29,10 @@ typedef struct Chain {
     int n_cuts;       /* at least 2: the start and the end of the forward ops */
 } Chain;
 
-/* Finds the chain of a program that has a backward pass. Memory comes from s; false: s->failed. */
+/* Is there anything to choose: forward ops, and a backward pass? A layer alone whose loss is made in chunks has no forward ops. */
+bool chain_has_choice(const Program *p);
+
+/* Finds the chain of a program that has such. Memory comes from s; false: s->failed. */
 bool chain_find(Chain *c, const Program *p, Scratch *s);
 
 /* The choice that drops nothing but what is gathered: slices of a sequence are what the ranks keep. as: STORED or LIGHTEN. */

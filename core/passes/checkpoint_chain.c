@@ -67,9 +67,11 @@ static void find_cuts(Chain *c, const Crossing *at) {
     c->cut[c->n_cuts++] = (Cut){c->p->forward_end, NO_BUF};
 }
 
+bool chain_has_choice(const Program *p) { return p->forward_end > 0 && p->forward_end < p->n_ops; }
+
 bool chain_find(Chain *c, const Program *p, Scratch *s) {
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->forward_end;
-    assert(p->forward_end > 0 && p->forward_end < p->n_ops); /* there is a backward pass */
+    assert(chain_has_choice(p));
     *c = (Chain){p, scratch_new(s, bufs, sizeof(int)), scratch_new(s, bufs, sizeof(bool)), scratch_new(s, ops, sizeof(bool)),
                  scratch_new(s, ops + 2, sizeof(Cut)), 0};
     bool *read = scratch_new(s, bufs, sizeof *read);

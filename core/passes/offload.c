@@ -179,7 +179,7 @@ static int choose(const Program *p, const Trip *trip, int n, const Program *all,
 }
 
 int pass_offload(Program *p, Compile *c) {
-    if (c->settings->eval || c->settings->offload == OFFLOAD_NONE || p->forward_end == p->n_ops) return UNCHANGED;
+    if (c->settings->eval || c->settings->offload == OFFLOAD_NONE || !chain_has_choice(p)) return UNCHANGED;
     assert(p->body_end == p->n_ops && p->micro_batches == 1); /* before accumulate and update */
     Scratch *s = &c->scratch;
     Trip *trip = scratch_new(s, (size_t)p->n_bufs, sizeof *trip);

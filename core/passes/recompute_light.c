@@ -229,7 +229,7 @@ static int choose(Again *a, int *segment) {
 
 int pass_recompute_light(Program *p, Compile *c) {
     const Settings *set = c->settings;
-    if (set->eval || !set->recompute_light || set->checkpoint == CHECKPOINT_BUDGET || p->forward_end == p->n_ops) return UNCHANGED;
+    if (set->eval || !set->recompute_light || set->checkpoint == CHECKPOINT_BUDGET || !chain_has_choice(p)) return UNCHANGED;
     assert(p->body_end == p->n_ops && p->micro_batches == 1); /* before accumulate and update */
     const size_t ops = (size_t)p->forward_end, bufs = (size_t)p->n_bufs;
     Scratch *s = &c->scratch;

@@ -129,6 +129,17 @@ memtide compare plain.csv b.csv --json
 is "$(echo "$out" | wc -l)" 1 "JSON: an object for each pair"
 has "$out" '"a_peak_bytes":' "with the figures"
 sed 's/,half,\(.*\),ok,/,half,\1,oom,/' plain.csv >oom.csv
+
+# Of a script that was edited the file has rows of two networks under one name: they are no repeats of one cell.
+cp plain.csv edited.csv
+awk -F, -v OFS=, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i } NR > 1 {
+    split($at["cell"], id, "-"); $at["cell"] = id[1] "-new-" id[3]; $at["peak_bytes"] *= 3; print }' plain.csv >>edited.csv
+memtide compare plain.csv edited.csv --json
+is "$status:$(echo "$out" | grep -c '"peak_bytes_ratio":1,')" "0:$(($(wc -l <plain.csv) - 1))" "rows of the same network"
+is "$(echo "$out" | grep -c '"b_network-data":"new-.*"peak_bytes_ratio":3,')" "$(($(wc -l <plain.csv) - 1))" \
+    "those of the other one stand by themselves"
+memtide compare edited.csv edited.csv --json
+is "$(echo "$out" | grep -c '"peak_bytes_ratio":1,')" "$((2 * ($(wc -l <plain.csv) - 1)))" "where both files have them, each beside its own"
 memtide compare plain.csv oom.csv
 has "$(echo "$out" | grep '^half')" "ok" "another status is shown"
 has "$(echo "$out" | grep '^half')" "oom" "of either file"

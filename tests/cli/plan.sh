@@ -62,12 +62,18 @@ has "$out" "needs 59776 bytes, 384 more than the 59392 of --memory" "tells what 
 has "$out" "3 cells, 2 of them to run, 1 that cannot; " "counts the cells"
 has "$out" "the time of their steps is unknown: nothing was measured on this device yet" "and no time that rests on nothing"
 is "$(echo "$out" | grep -cE ' unknown$')" 2 "of no cell"
+memtide run small.lua --dry-run --memory 58KiB --set precision=fp32 --json
+is "$status:$(echo "$out" | grep -c '^{"case":"[^"]*","state":"missing","fits":true,"predicted_peak_bytes":[0-9]*}$')" 0:2 "JSON: an object for each cell"
+has "$out" '"fits":false,"reason":"needs 59776 bytes, 384 more than the 59392 of --memory","predicted_peak_bytes":59776}' "with what it lacks"
+is "$(echo "$out" | wc -l)" 3 "and nothing else"
 memtide run small.lua -q
 memtide run small.lua --dry-run
 has "$out" "6 cells, 0 of them to run, 0 that cannot" "nothing is left to run"
 memtide run small.lua --dry-run --steps 3
 has "$out" "6 cells, 6 of them to run, 0 that cannot" "other settings are"
 is "$(echo "$out" | grep -c -e guess -e unknown)" 0 "what was measured is no guess"
+memtide run small.lua --dry-run --steps 3 --json
+is "$(echo "$out" | grep -c '"seconds":[0-9.e-]*,"source":"estimated"')" 6 "JSON has the times"
 memtide run small.lua --dry-run --steps 3 --set precision=bf16
 has "$out" "a guess: nothing like it was measured yet" "what was measured in other precisions is a guess"
 is "$(test -s cache/memtide/rates.txt && echo kept)" kept "rates are kept for the next sweep"

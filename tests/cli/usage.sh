@@ -68,6 +68,17 @@ fails 2 "dump: --csv is no option of this command; of: run, predict, status, wat
     dump x.lua --csv x.csv
 fails 2 "run: --plan is no option of this command; of: dump" "a plan of run" run x.lua --plan
 fails 2 "devices: --set is no option of this command" "settings of devices" devices --set batch=1
+
+# ---- nothing is said twice, for one of two values would be left out without a word
+fails 2 "--set batch is given twice: expected once, with all its values" "an axis twice" predict x.lua --set batch=1..3 --set batch=5
+fails 2 "--case is given twice" "an option twice" predict x.lua --case a --case=b
+fails 2 "--device: --set device gives that already" "a setting by two words" run x.lua --set device=cpu --device cpu
+fails 2 "--devices: --device gives that already" "devices by two words" run x.lua --device cpu --devices cpu,cpu
+fails 2 "--set epochs: --steps gives that already" "what an option takes away" run x.lua --steps 3 --set epochs=2
+fails 2 "--set rounds: --quick gives that already" "what a switch takes away" run x.lua --quick --set rounds=2
+fails 2 "--set world: --world gives that already" "numbers of ranks" fit x.lua --world 2 --set world=4
+memtide predict x.lua -q -q --set batch=1 --set precision=fp32
+is $status 0 "several settings, and a switch twice"
 fails 2 "run: --json and --csv - both write" "two kinds of rows at once" run x.lua --json --csv -
 memtide help cells
 is "$(echo "$out" | grep -c -e --json -e --plan)" 0 "help of a command leaves out what it has not"

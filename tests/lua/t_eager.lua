@@ -216,6 +216,15 @@ for _, case in ipairs{
   tap.is(kernel(masked(case[2], case[3]), case[4], "", case[5]), case[1], "attention with a mask: " .. case[6])
 end
 
+refused("PyTorch refuses it: loss.backward() expects a parameter that gets a gradient", "a frozen model", "nn.Frozen(nn.Linear(24, 24))", "fp32", "}, sweep = {")
+
+-- A parameter that no expandable segment has the addresses for, where memory has no limit
+local mt = require "memtide"
+local huge = cell.compile(cell.build(mt.experiment{name = "huge", input = {1 << 24}, classes = 2, loss = mt.nn.CrossEntropyLoss(), framework = "pytorch",
+  pytorch = {alloc_conf = "expandable_segments:True"}, model = mt.nn.Linear(1 << 24, 1 << 22), optimizer = mt.optim.SGD()}:cells()[1]))
+tap.ok(cell.predict(huge).peak.bytes > 2 * 4 * (1 << 46), "a parameter of 256 TiB in expandable segments, and its gradient")
+cell.release(huge)
+
 -- ---- a rank of several: what DistributedDataParallel would refuse
 
 refused("expects a parameter that gets a gradient", "a frozen model of four ranks", "nn.Frozen(nn.Linear(24, 24))", "fp32", "}, world = 4, sweep = {")

@@ -132,6 +132,9 @@ end)
 made.epochs, made.drop_last, made.sweep[1] = 2, true, {"kind", {1}}
 local counted = cell.build(declare(made):cells()[1])
 tap.is(counted.steps, 8, "epochs are counted of what it returns")
+made.epochs, made.accumulate = 3, 3
+tap.is(cell.build(declare(made):cells()[1]).steps, 4, "a step of several batches may go on into the next epoch")
+made.accumulate = nil
 tap.is(names(declare{sweep = {{"data", {drawn(1), function() return drawn(2) end}}}}),
   "data=" .. drawn(1):info().text .. "; data=2", "functions on an axis are named by their places")
 tap.is(own{prefetch = 4}, "prefetch", "prefetch has a column where a script uses it")

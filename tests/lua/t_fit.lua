@@ -63,6 +63,25 @@ tap.ok(fits(caching, found.batch, 100 << 20) and not fits(caching, found.batch +
 local few = cell.build(small{data = mt.data.random{count = 7, shape = {3, 8, 8}, classes = 4}}:cells()[1])
 tap.is(max_batch.largest(few, 1 << 30).batch, 7, "no batch is larger than the data")
 
+-- of a batch of 1 batch normalisation of vectors knows no variance: the search begins with 2
+local vectors = {input = {4}, model = nn.Sequential{nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)}}
+for _, more in ipairs{{}, {framework = "pytorch", device = "pytorch:t4"}} do
+  for key, value in pairs(vectors) do more[key] = value end
+  local step, at_two = cell.build(small(more):cells()[1]), small(more):cells()[1]
+  at_two.values.batch = 2
+  local needs = cell.needs(cell.compile(cell.build(at_two)).prediction)
+  local room = more.framework and needs or 1 << 20
+  local most, next_one = max_batch.largest(step, room)
+  tap.ok(most.batch > 1 and fits(step, most.batch, room) and not fits(step, next_one.batch, room), "the largest batch with batch normalisation")
+  local none, least = max_batch.largest(step, needs - 1)
+  tap.ok(none.batch == 0 and none.least == 2 and least.batch == 2 and least.bytes == needs, "nothing fits where 2 do not")
+  step.memory = needs - 1
+  max_batch.settle(step)
+  tap.is(step.values.batch, 2, "and the row is of the smallest batch that there is")
+  at_two.values.batch = 1
+  tap.raises("tests/lua/t_fit.lua", "a batch of 1 is refused, with the layer's line", function() cell.compile(cell.build(at_two)) end)
+end
+
 one.memory = 65536
 max_batch.settle(one)
 tap.ok(one.values.batch > 1 and fits(one, one.values.batch, 65536), 'batch = "max" becomes a number')

@@ -80,6 +80,21 @@ tap.ok(peak{loss_chunks = 8} < peak{} - logits // 2, "an eighth of them at a tim
 tap.ok(peak{loss_chunks = 8, mode = "eval"} < peak{mode = "eval"} - logits // 2, "in evaluation, too")
 tap.is(peak{loss_chunks = 8, keep_output = true}, peak{keep_output = true}, "an output that is kept is there as a whole")
 
+-- A network of one layer: its logits and their loss are made beside their gradients, and nothing of it is a forward pass.
+local function losses_of_one(settings)
+  local one = assert(mt.trainer{model = nn.Linear(6, 5), input = {6}, batch = 4, loss = nn.CrossEntropyLoss(), optimizer = optim.SGD{lr = 0.5},
+    loss_chunks = settings[1], checkpoint = settings[2], offload = settings[3], seed = 2})
+  local _ <close>, x, found = one, {}, {}
+  for i = 1, 24 do x[i] = math.cos(i * i) end
+  for step = 1, 3 do found[step] = assert(one:step(x, {0, 1, 4, 2})) end
+  tap.is(one:memory().peak.bytes, one:predicted(3).peak.bytes, "of one layer: the peak is the predicted one")
+  return found
+end
+local of_one = losses_of_one{1}
+for _, more in ipairs{{2}, {3, "all"}, {2, "sqrt"}, {2, "selective"}, {2, "none", "all"}, {2, 1 << 20}, {2, "none", 1 << 20}} do
+  for step, loss in ipairs(losses_of_one(more)) do tap.near(loss, of_one[step], 1e-6, "of one layer: loss of step " .. step) end
+end
+
 local plain = {optimizer = optim.SGD{lr = 0.1}, loss_chunks = 8}
 local other = assert(core.network(nn.Linear(16, 8), nn.MSELoss(), {4, 16}))
 local found = assert(core.compile(other, plain, device)):dump()

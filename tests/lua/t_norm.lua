@@ -62,6 +62,24 @@ do -- the mean of 1..4 is 2.5, the unbiased variance 5/3
   tap.is(t.network:parameters(), 4, "and do not count")
 end
 
+-- A smaller batch is filled with zeros, which would be part of the mean. Where batch normalisation keeps none, it is right.
+do
+  local few, labels = {1, 2, 3, 4, 5, 6}, {0, 1, 0}
+  local function judge(model) return trainer(nil, {model = model, loss = nn.CrossEntropyLoss()}) end
+  local t <close> = judge(nn.Sequential{{"head", nn.Linear(2, 2)}, {"bn", nn.BatchNorm1d(2)}})
+  local text = 'a batch is incomplete (3 of 4 samples), and batch normalisation "bn" takes the mean of a whole one: open the loader with '
+  tap.raises(text .. "drop_last = true", "a smaller batch is no batch of normalisation", t.step, t, few, labels)
+  local loader = mt.data.loader{mt.data.random{count = 7, shape = {2}, classes = 2}, batch = 4}:epoch()
+  tap.ok(t:step(loader()), "a whole batch of a loader")
+  tap.raises(text, "its last one", t.step, t, loader())
+  tap.is(t:read("bn.num_batches_tracked")[1], 1, "which has changed nothing")
+  tap.ok(t:evaluate(few, labels) and #t:predict(few), "evaluation takes what the running statistics say")
+  local bare <close> = judge(nn.Sequential{{"bn", nn.BatchNorm1d(2, {track_running_stats = false})}})
+  tap.raises(text, "without them it is the batch's, too", bare.predict, bare, few)
+  local layer <close> = judge(nn.LayerNorm(2))
+  tap.ok(layer:step(few, labels), "of each sample by itself: a smaller batch is one")
+end
+
 do
   local t <close> = trainer({momentum = "none"})
   assert(t:step(input(4), zero))

@@ -213,7 +213,38 @@ for x, y, n in mt.data.loader{dataset, batch = 1}:epoch() do
 end
 tap.is(samples, 10, "all samples are looked at")
 tap.near(mean, sum / 10, 1e-5, "mean loss")
+
 tap.near(accuracy, right / 10, 1e-9, "accuracy")
+
+-- ---- the loss of several batches is that of one batch of them all, whatever labels count in each
+local folder = require "tests.lua.folder"
+local function npy(name, descr, shape, format, list)
+  local head = ("{'descr': '%s', 'fortran_order': False, 'shape': %s, }"):format(descr, shape)
+  return folder.write(name, "\x93NUMPY\1\0" .. ("<s2"):pack(head) .. ("<" .. format:rep(#list)):pack(table.unpack(list)))
+end
+local numbers = {}
+for i = 1, 40 do numbers[i] = math.sin(i * i) end
+local uneven = mt.data.npy(npy("x.npy", "<f4", "(10, 4)", "f", numbers), npy("y.npy", "<i4", "(10,)", "i4", {1, 1, 2, 1, 0, 0, 0, 0, 2, 0}))
+for name, loss in pairs{
+  ["labels that do not count"] = nn.CrossEntropyLoss{ignore_index = 0},
+  ["a sum"] = nn.CrossEntropyLoss{ignore_index = 0, reduction = "sum"},
+  ["labels of different weight"] = nn.CrossEntropyLoss{weight = {3, 0.5, 2}},
+  ["weights, smoothing and labels that do not count"] = nn.CrossEntropyLoss{weight = {3, 0.5, 2}, ignore_index = 0, label_smoothing = 0.1},
+  ["logarithms"] = nn.NLLLoss{weight = {3, 0.5, 0}, ignore_index = 1},
+} do
+  local function in_batches_of(batch)
+    local one <close> = assert(mt.trainer{model = nn.Sequential{nn.Linear(4, 3), nn.LogSoftmax(1)}, input = {4}, classes = 3, batch = batch,
+      loss = loss, seed = 5})
+    return one:evaluate(mt.data.loader{uneven, batch = batch})
+  end
+  local all, right_of_all = in_batches_of(10)
+  for _, batch in ipairs{1, 3, 4} do
+    local found, share, count = in_batches_of(batch)
+    tap.near(found, all, 1e-5 * math.abs(all), ("%s: batches of %d"):format(name, batch))
+    tap.ok(share == right_of_all and count == 10, "... and the share that is right")
+  end
+end
+folder.remove()
 
 -- labels that the loss ignores are no part of the share, whatever the network says there
 local padded = assert(mt.trainer{model = nn.Linear(1, 3), input = {1}, batch = 2, loss = nn.CrossEntropyLoss{ignore_index = 1}})

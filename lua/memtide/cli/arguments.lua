@@ -1,6 +1,6 @@
 -- Parses the words of the command line into options, and checks them.
 local commands = require "memtide.cli.commands"
-local key_of = require "memtide.cli.options".key_of
+local key_of, SET = require "memtide.cli.options".key_of, require "memtide.cli.options".set
 local script_options = require "memtide.sweep.script_options"
 local util = require "memtide.base.util"
 
@@ -27,12 +27,22 @@ function arguments.option(word)
   return option
 end
 
+-- Raises if something is given a second time: one of the two values would be left out without a word. key: what the option
+-- gives, a setting's name or the option itself.
+local function once(options, key, word)
+  local earlier = options.by[key]
+  if earlier == word then util.fail_usage("%s is given twice: expected once, with all its values", word) end
+  if earlier then util.fail_usage("%s: %s gives that already: expected one of them", word, earlier) end
+  options.by[key] = word
+end
+
 -- After the script's name, an option that memtide does not know may be one that the script declares. It is kept as
 -- {word, name, value} and judged when the script has been read; the next word is its value unless it is an option.
 local function take_own(options, words, i)
   local word, after = words[i], words[i + 1]
   local _, name, value = option_of(word)
   if not name or #options.words == 0 then commands.unknown_option(word, name) end
+  once(options, key_of(name), "--" .. name)
   if not value and after and not after:find("^%-%-") then value, i = after, i + 1 end
   options.own[#options.own + 1] = {word = word, name = name, value = value}
   return i
@@ -44,7 +54,14 @@ local function take_option(options, words, i, command)
   if option.argument and not value then i, value = i + 1, words[i + 1] end
   if option.argument and not value then util.fail_usage("--%s: %s is missing", name, option.argument) end
   if not option.argument and value then util.fail_usage("--%s takes no value", name) end
+  for _, key in ipairs(option.sets or option.argument and not option.repeated and {"--" .. name} or {}) do
+    once(options, key, "--" .. name)
+  end
   if option.take then option.take(options, value) else options[key_of(name)] = value or true end
+  if option == SET then
+    local setting = options.set[#options.set][1]
+    if not SET.tried[setting] then once(options, setting, "--set " .. setting) end
+  end
   options.given[#options.given + 1] = {name = name, value = value}
   return i
 end
@@ -53,9 +70,10 @@ end
 --   words   those that are no options      args   those after "--"
 --   given   {{name =, value = text}, ...}: memtide's options in their order
 --   own     {{word =, name =, value =}, ...}: options that the script must declare
+--   by      {[setting or option] = the word that gives it}
 --   say     a function that prints a notice, unless --quiet
 function arguments.parse(words, command)
-  local options, i = {set = {}, words = {}, args = {}, own = {}, given = {}}, 2
+  local options, i = {set = {}, words = {}, args = {}, own = {}, given = {}, by = {}}, 2
   while i <= #words do
     local word = words[i]
     if word == "--" then
@@ -110,7 +128,6 @@ function arguments.check(command, options)
   if options.json and options.csv == "-" then
     fail("%s: --json and --csv - both write to standard output: expected one of them", command.name)
   end
-  if options.devices and options.device then fail("%s: expected --device or --devices, found both", command.name) end
   if options.devices and options.in_process then
     fail("%s: --devices wants workers, not --in-process", command.name)
   end

@@ -18,6 +18,9 @@ local WORK = columns.group "work"
 local NAMES = {"experiment", "case"}
 local HOW = columns.group "how"
 HOW[#HOW + 1] = "emulated"
+-- The network and the data of a row's cell, by their hashes: a label. A file has several of the same work after its script was
+-- edited, or was run with other arguments.
+local MADE = "network-data"
 local NEEDED = {"cell", "repeat", "status", "reason", "peak_bytes", "reserved_bytes", "step_ms", "version"}
 
 -- ---- reading
@@ -56,6 +59,7 @@ local function load(path, say)
   local has = set_of(names)
   for _, list in ipairs{WORK, NEEDED} do columns.need(path, has, list) end
   if torn then say(("%s: the last line is incomplete, and left out"):format(path)) end
+  for _, row in ipairs(rows) do row[MADE] = row.cell:match "%-(.*)" or "" end
   local own = {}
   for _, name in ipairs(names) do
     if columns.is_setting(name) and not columns.is_fixed(name) then own[#own + 1] = name end
@@ -105,6 +109,7 @@ local function labels_of(file, keys)
       if file.has[name] and not is_key[name] then labels[#labels + 1] = name end
     end
   end
+  labels[#labels + 1] = MADE
   return labels
 end
 
@@ -195,6 +200,30 @@ local function pair(a, b, one, other)
   return out
 end
 
+-- Do both lists of groups have the same networks and data?
+local function made_alike(groups, others)
+  local function rows(list)
+    local out = {}
+    for i, group in ipairs(list) do out[i] = group.row end
+    return {rows = out}
+  end
+  return have_equal(rows(groups), rows(others), MADE)
+end
+
+-- Takes MADE out of the labels, which it ends, if the others tell apart all that a work has.
+local function trim(labels, works)
+  local others = table.move(labels, 1, #labels - 1, 1, {})
+  for _, work in ipairs(works) do
+    local seen = {}
+    for _, group in ipairs(work.groups) do
+      local text = text_of(group.row, others)
+      if seen[text] then return end
+      seen[text] = true
+    end
+  end
+  table.remove(labels)
+end
+
 -- Joins two files: {keys, labels = {a's, b's}, pairs, missing = {rows only in a}, extra = {rows only in b}}.
 local function join(a, b)
   local keys = keys_of(a, b)
@@ -203,13 +232,16 @@ local function join(a, b)
   for _, work in ipairs(first) do
     local other = second[work.key]
     if not other then out.missing[#out.missing + 1] = work.row end
+    local alike = other and made_alike(work.groups, other.groups)
     for _, x in ipairs(work.groups) do
       for _, y in ipairs(other and other.groups or {}) do
-        out.pairs[#out.pairs + 1] = pair(a, b, x, y)
+        if not alike or x.row[MADE] == y.row[MADE] then out.pairs[#out.pairs + 1] = pair(a, b, x, y) end
       end
     end
   end
   for _, work in ipairs(second) do if not first[work.key] then out.extra[#out.extra + 1] = work.row end end
+  trim(first.labels, first)
+  trim(second.labels, second)
   return out
 end
 

@@ -33,7 +33,7 @@ end
 -- Options that only a constructor in Python has, beside --description
 local OF_PYTHON = {
   {name = "args", argument = "TEXT", text = "the constructor's arguments, as in Python: num_classes=10"},
-  {name = "input", argument = "SHAPE", take = take_input,
+  {name = "input", argument = "SHAPE", take = take_input, repeated = true,
     text = "one sample without the batch (3,224,224); 128:int64:30522 are 128 tokens below 30522; once for each input"},
   {name = "python", argument = "PROGRAM", completes = {files = "*"}, text = "the Python that has torch (python3)"},
   {name = "weights", text = "also NAME.safetensors, the state_dict, from which the script starts"},

@@ -1,6 +1,8 @@
 -- Options of several commands: {name, letter, argument, text, take, completes}. An option without `argument` is a
 -- switch.
 --   take       take(options, text): reads the argument. Without it, options[key_of(name)] = text.
+--   sets       the settings that it gives or takes away, which --set must not give, too
+--   repeated   it may stand several times, and each adds something
 --   completes  what may stand in the argument's place: {words = "a b"}, {files = "*.csv"}, or {of = "set"}: what offers.set
 --              of offers.lua gives
 -- Options of one command only are in its file.
@@ -92,8 +94,9 @@ options.safe = {name = "safe",
   text = "the script sees no os, no io and no files but those below its folder: for scripts of others"}
 options.try_oom = {name = "try-oom", text = "runs also what is predicted not to fit"}
 options.plain = {name = "plain", text = "on a terminal, too, a line for each cell instead of the screen"}
-options.set = {name = "set", argument = "AXIS=V,V", take = take_set, completes = {of = "set"},
-  text = "a setting or an axis instead of the script's; also 8..64:8, 8..512*2; may be repeated"}
+options.set = {name = "set", argument = "AXIS=V,V", take = take_set, completes = {of = "set"}, repeated = true,
+  tried = {alloc_conf = true}, -- no cell's setting, but what memtide snapshot tries one after the other
+  text = "a setting or an axis instead of the script's; also 8..64:8, 8..512*2; once for each of them"}
 options.memory = {name = "memory", argument = "SIZE", take = options.size("memory"),
   text = "as if the device had only this much: 512MiB, 8GB, 4096"}
 options.snapshot = {name = "snapshot", argument = "FILE.pickle", completes = {files = "*.pickle"},
@@ -107,14 +110,14 @@ options.rank = {name = "rank", argument = "N", take = options.whole("rank", 0),
   text = "dump, explain: of a training on several ranks the step of this one (0); fit --method: r of the adapters (16)"}
 options.markdown = {name = "markdown", text = "the table at the end as Markdown"}
 
-options.steps = {name = "steps", argument = "N", take = options.whole("steps", 1), text = "timed steps of each cell"}
+options.steps = {name = "steps", argument = "N", sets = {"steps", "epochs"}, take = options.whole("steps", 1), text = "timed steps of each cell"}
 
 -- for commands about one cell of the script
 options.CELL = {
-  {name = "device", argument = "D", completes = DEVICE,
+  {name = "device", argument = "D", sets = {"device"}, completes = DEVICE,
     text = "the device of every cell: cpu, cuda:0, cuda:h200 to plan only (default: the script's, or cpu)"},
   options.set,
-  {name = "world", argument = "N,N", take = take_world,
+  {name = "world", argument = "N,N", sets = {"world"}, take = take_world,
     text = "ranks that train each cell together, as --set world=N,N; of fit: the largest batch on so many, and how many hold the training"},
   {name = "case", argument = "TEXT", completes = {of = "case"}, text = "only cells whose name contains it"},
   options.safe,
@@ -123,11 +126,11 @@ options.CELL = {
 options.PLAN = {options.CELL,
   options.memory,
   options.steps,
-  {name = "seed", argument = "N", take = options.whole("seed", 0), text = "of parameters, data and dropout"},
+  {name = "seed", argument = "N", sets = {"seed"}, take = options.whole("seed", 0), text = "of parameters, data and dropout"},
 }
 -- for commands that make rows
 options.ROWS = {options.PLAN,
-  {name = "devices", argument = "D,D", take = take_devices,
+  {name = "devices", argument = "D,D", sets = {"device"}, take = take_devices,
     text = "a worker for each of these; every cell runs on the next one that is free; all: every GPU"},
   {name = "timeout", argument = "T", take = take_timeout,
     text = "ends a cell after 60s, 5m, 2h, or 5x: in multiples of its estimate; 5x,1h: whichever is first"},

@@ -68,6 +68,16 @@ local function sum_up(total, time)
   if time.source == "floor" or time.source == "guessed" and total.source ~= "floor" then total.source = time.source end
 end
 
+local FIELDS = {"case", "state", "fits", "reason", "predicted_peak_bytes", "seconds", "source", "emulated"} -- of a cell's JSON
+
+-- The object of a cell, a line. time: of all its visits, or nil
+local function json_of(row, state, time)
+  local fits = row.status == "predicted"
+  return report.json({case = row.case, state = state, fits = fits, reason = not fits and row.reason or nil,
+    predicted_peak_bytes = row.predicted_peak_bytes, seconds = time and time.seconds or nil, source = time and time.source or nil,
+    emulated = row.emulated}, FIELDS)
+end
+
 function preview.main(experiment, options)
   local rows, rates = status.load(options.csv), estimate.new()
   local lines = {{"case", "file", "memory", "fits", "time"}}
@@ -84,9 +94,11 @@ function preview.main(experiment, options)
     end
     counts.cells = counts.cells + 1
     if row.status ~= "predicted" then counts.unfit = counts.unfit + 1 end
+    if options.json then print(json_of(row, state, time)) end
     lines[#lines + 1] = {row.case, state, row.predicted_peak_bytes and util.show_bytes(row.predicted_peak_bytes) or "",
       row.status == "predicted" and "yes" or row.reason, runs and time_text(time, row.emulated) or ""}
   end)
+  if options.json then return 0 end
   for _, text in ipairs(report.columns(lines, true)) do print(text) end
   print(("%d cells, %d of them to run, %d that cannot; %s"):format(counts.cells, counts.run, counts.unfit,
     total_text(total)))

@@ -1,6 +1,7 @@
 -- memtide run: runs every cell of an experiment and judges the script's claims.
 local claims = require "memtide.sweep.claims"
 local core = require "memtide.core"
+local measure = require "memtide.results.measure"
 local options = require "memtide.cli.options"
 local preview = require "memtide.cli.preview"
 local ranks = require "memtide.sweep.ranks"
@@ -41,7 +42,7 @@ run.options = {options.csv, options.ROWS,
   {name = "shard", argument = "I/N", take = take_shard,
     text = "only part I, 1 to N, of the cells; rows go to NAME.I-of-N.csv"},
   options.cells,
-  {name = "quick", text = "one visit of each cell: without the script's rounds, confidence and time_limit"},
+  {name = "quick", sets = measure.names, text = "one visit of each cell: without the script's rounds, confidence and time_limit"},
   {name = "no-claims", text = "the script's claims are not judged"},
   options.plain, options.markdown, options.json}
 

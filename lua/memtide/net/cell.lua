@@ -314,14 +314,14 @@ function cell.build(self)
   return self
 end
 
--- Steps of all epochs, including the warm-up
+-- Steps of all epochs, including the warm-up: of all their batches, for one step may go on into the next epoch
 local function epoch_steps(self)
   if self.values.trainings then check_several(self) end
   local each = self.values.accumulate * cell.mesh(self).data -- batches of a step
   local v, whole, batch, dataset = self.values, self.experiment.base, built_batch(self.values), data_of(self)
-  if not dataset then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch // each) end
+  if not dataset then return v.epochs * (math.max(RANDOM_SAMPLES, batch) // batch) // each end
   local loader = util.must(data.open(dataset, {batch = batch, drop_last = whole.drop_last}))
-  return v.epochs * (loader:batches() // each)
+  return v.epochs * loader:batches() // each
 end
 
 -- Sets the cell's seed, warm-up and steps. They are part of its id, even if the network cannot be built.

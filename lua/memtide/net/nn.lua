@@ -31,6 +31,21 @@ local function ignored(loss)
   return first.options.ignore_index or math.tointeger(tonumber((specs.of[first.kind] or ""):match "ignore_index:int=(%S+)"))
 end
 
+-- What the loss of a batch counts for in that of several batches: of a mean what it was divided by, up to a factor that all
+-- batches have; of a sum 1, and `whole` says that it is one. Of several terms the first counts, as in evaluation. labels: of
+-- the batch, a table; nil: the targets are no labels.
+local function share_of(loss, labels, samples)
+  local first = terms(loss)[1]
+  if first.options.reduction == "sum" then return 1, true end
+  if not labels then return samples end
+  local weights, not_counted, sum = first.options.weight, ignored(loss), 0
+  weights = type(weights) == "table" and weights or nil
+  for _, label in ipairs(labels) do
+    if label ~= not_counted then sum = sum + (weights and weights[label + 1] or 1) end
+  end
+  return sum
+end
+
 function Loss.__tostring(loss) return loss.kind == "sum" and loss.text or specs.show(loss) end
 
 local function sum_of(list)
@@ -358,4 +373,4 @@ local function network(model, loss, batch, input)
 end
 
 return {nn = nn, function_name = function_name, is_layer = is_layer, is_loss = is_loss,
-  terms = terms, of_classes = of_classes, ignored = ignored, network = network, walk = walk, graph_like = graph_like}
+  terms = terms, of_classes = of_classes, ignored = ignored, share_of = share_of, network = network, walk = walk, graph_like = graph_like}

@@ -113,7 +113,7 @@ function trainer.new(options)
   local self = setmetatable({network = network, programs = programs, runtime = runtime,
     model = options.model, files = rawget(options.model, "files"),
     adapters = rawget(options.model, "adapters"), schedule = options.schedule,
-    labels = nn.of_classes(options.loss), ignored = nn.ignored(options.loss), base_rate = values.optimizer:rate(), mode = values.mode,
+    loss = options.loss, labels = nn.of_classes(options.loss), ignored = nn.ignored(options.loss), base_rate = values.optimizer:rate(), mode = values.mode,
     values = values, device = cell.device(values.device), seed = seed or 1,
     allocator = values.allocator, limit = limit, parts = parts, cleared = true, identity = identity(options, values, seed or 1)}, Trainer)
   memory.watch(self)
@@ -223,23 +223,26 @@ function Trainer:gradient_exponents(x, y)
   return exponents.of(self, exponents.copy(self.runtime, self.network), function(runtime) return runtime:step(1, x, y) end)
 end
 
--- All batches of a loader -> mean loss, share of labels that are right (nil: targets are not labels), samples
+-- All batches of a loader -> their loss as if they were one batch, share of labels that are right (nil: targets are not
+-- labels), samples. A loss that counts no label of any batch, and the share of none, are no numbers, as in PyTorch.
 local function evaluate_all(self, loader)
-  local sum, right, labels, samples = 0, 0, 0, 0
+  local sum, shares, right, labels, samples, whole = 0, 0, 0, 0, 0, false
   for x, y, n in loader:epoch() do
     local loss, outputs, shape = self:evaluate(x, y)
     if not loss then return nil, outputs, shape end
-    sum, samples = sum + loss * n, samples + n
-    if self.labels then
-      local found, counted = cell.correct(outputs, shape, y:values(), self.ignored)
+    local values = self.labels and y:values()
+    local share, is_sum = nn.share_of(self.loss, values, n)
+    if share ~= 0 then sum, shares = sum + loss * share, shares + share end -- without any the mean of the batch is 0 / 0
+    samples, whole = samples + n, is_sum
+    if values then
+      local found, counted = cell.correct(outputs, shape, values, self.ignored)
       right, labels = right + found, labels + counted
     end
   end
-  return sum / samples, self.labels and right / labels or nil, samples
+  return whole and sum or sum / shares, self.labels and right / labels or nil, samples
 end
 
--- Loss without gradients: of a batch -> loss, outputs, shape; of all batches of a loader -> mean loss, accuracy,
--- samples. nil, message, code: failed
+-- Loss without gradients: of a batch -> loss, outputs, shape; of all batches of a loader -> loss, accuracy, samples. nil, message, code: failed
 function Trainer:evaluate(x, y)
   if data.is_loader(x) then return evaluate_all(self, x) end
   local loss, message, code = run(self, EVALUATE, x, y)

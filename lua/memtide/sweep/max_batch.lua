@@ -50,19 +50,21 @@ local function next_guess(low, high, slope, room, tries)
 end
 
 -- Two neighbouring batches {batch, bytes, cost}: the first fits (batch 0: none fits), the second does not (unknown:
--- there is no larger one). Bytes over the batch are close to a straight line, so few predictions are needed.
+-- there is no larger one). Bytes over the batch are close to a straight line, so few predictions are needed. A network may
+-- refuse a batch of 1 alone: of one vector batch normalisation knows no variance.
 local function border(self, room, most)
   local low, high, slope, tries = {batch = 0}, {batch = most + 1, unknown = true}, nil, 0
   while high.batch - low.batch > 1 do
     local guess = next_guess(low, high, slope, room, tries)
     local at = {batch = math.max(low.batch + 1, math.min(guess, high.batch - 1))}
-    local fits
-    fits, at.bytes, at.cost = try(self, at.batch, room)
-    if at.bytes and low.batch > 0 then slope = math.max((at.bytes - low.bytes) / (at.batch - low.batch), 1) end
+    local good, fits, bytes, cost = pcall(try, self, at.batch, room)
+    if not good and (at.batch > 1 or most == 1 or util.is_interrupt(fits)) then error(fits, 0) end
+    if good then at.bytes, at.cost = bytes, cost else at.refused = true end
+    if at.bytes and low.bytes then slope = math.max((at.bytes - low.bytes) / (at.batch - low.batch), 1) end
     if fits then low = at else high = at end
     tries = tries + 1
   end
-  return low, high
+  return low.refused and {batch = 0, least = 2} or low, high
 end
 
 -- With the caching allocator, bytes depend on the holes between blocks, so a larger batch than one that does not fit
@@ -76,7 +78,7 @@ local function look_beyond(self, room, most, low, high)
 end
 
 -- The largest batch that fits into `room` bytes, {batch (0: not even one sample fits), bytes, cost}, and the next
--- larger one, if there is one. Exact, except with the caching allocator (see look_beyond).
+-- larger one, if there is one. least: the smallest that the network takes, if that is not 1. Exact, except with the caching allocator (see look_beyond).
 function max_batch.largest(self, room)
   local most = self.values.data and self.data.count or settings.MOST
   local low, high = border(self, room, most)
@@ -84,8 +86,8 @@ function max_batch.largest(self, room)
   return low, not high.unknown and high or nil
 end
 
--- Replaces `batch = "max"` of a built cell by the largest batch that fits: by 1 if none fits, so that the row says how
--- much is missing.
+-- Replaces `batch = "max"` of a built cell by the largest batch that fits: by the smallest if none fits, so that the row says
+-- how much is missing.
 function max_batch.settle(self)
   if self.values.batch ~= "max" then return end
   local _, room = cell.room(self)
@@ -93,7 +95,8 @@ function max_batch.settle(self)
     error(util.failure(('batch = "max": the size of %s is not known: give --memory'):format(self.values.device),
       "usage"), 0)
   end
-  self.values.batch = math.max(max_batch.largest(self, room).batch, 1)
+  local found = max_batch.largest(self, room)
+  self.values.batch = math.max(found.batch, found.least or 1)
   cell.release(self)
   cell.build(self)
 end
