@@ -98,8 +98,6 @@ static State *state_at(const Solver *s, int cut, int depth) {
     return &s->state[cut * DEPTHS + depth];
 }
 
-static bool is_made_again(int depth) { return depth > 0 && depth < DEEPEST; }
-
 /* ---- the states */
 
 /* Makes a choice in which all is stored store or drop the units between two cuts. What the backward pass does not read costs nothing in any
@@ -121,11 +119,11 @@ static void find_states(const Solver *s, int *segment) {
             State *at = state_at(s, unit - 1, depth);
             const int in = c->cut[unit - 1].root, out = c->cut[unit].root;
             if (!at->comes) continue;
-            at->wanted[WHOLE] = is_made_again(depth) && c->saved[in];
+            at->wanted[WHOLE] = depth > 0 && c->saved[in]; /* it is made again */
             for (Way way = WHOLE; way < WAYS; way++) {
                 chain_store(c, STORED, segment);
                 if (in != NO_BUF) { /* as a choice that comes to the state has it */
-                    segment[c->writer[in]] = is_made_again(depth) ? ALONE : STORED;
+                    segment[c->writer[in]] = depth > 0 ? ALONE : STORED;
                     s->depth[in] = depth;
                 }
                 if (way != DROPPED) put_way(s, unit - 1, unit, way, segment);
@@ -475,7 +473,7 @@ static void take_whole(const Solver *s, Profile *f) {
         for (int depth = 0; depth < DEPTHS; depth++) {
             State *at = state_at(s, unit - 1, depth);
             at->step[WHOLE] = step;
-            at->step[WHOLE].working += is_made_again(depth) ? s->crossing[unit - 1] : 0;
+            at->step[WHOLE].working += depth > 0 ? s->crossing[unit - 1] : 0;
             at->known[WHOLE] = true;
         }
     }
@@ -586,7 +584,7 @@ static void extend(const Solver *s, int from, int depth, int to, Way way) {
     if (way != DROPPED && !at->known[way]) return;
     const Step *step = way == DROPPED ? step_at(s, from, to) : &at->step[way];
     const int next = way != DROPPED ? at->next[way] : s->c->saved[s->c->cut[to].root] ? 0 : DEEPEST;
-    const bool keeps = way == DROPPED && is_made_again(depth) && s->crossing[from]; /* what would be made again: the second run reads it */
+    const bool keeps = way == DROPPED && depth > 0 && s->crossing[from]; /* what would be made again: the second run reads it */
     const size_t input = keeps ? s->crossing[from] : 0, working = step->working + input, kept = step->kept + input;
     const double seconds = step->seconds - (keeps ? op_seconds(&s->c->p->ops[s->c->writer[s->c->cut[from].root]]) : 0);
     const Front *after = &state_at(s, to, next)->front;

@@ -3,7 +3,7 @@
 #include "checkpoint_nets.h"
 #include "tap.h"
 
-enum { BUDGETS = 50 /* from the least to what no recomputation needs */, NETWORKS = 1000 /* random ones */, CUTS = 7 /* at most, of those that are compared */ };
+enum { BUDGETS = 50 /* from the least to what no recomputation needs */, NETWORKS = 2000 /* random ones */, CUTS = 6 /* at most, of those that are compared */ };
 enum { DEEP = 3, UNITS = 40 /* deep networks of so many convolutions */ };
 
 static void test_budget(void) {
@@ -195,32 +195,57 @@ static void choose_one(Choices *o, int unit) {
     }
 }
 
-/* What the backward pass does not read (the normalisation's output) is made again for a light op of another unit. */
-static const char stem[] = "Sequential{Conv2d(3, 24, 3, padding=same) BatchNorm2d(24) ReLU MaxPool2d(2) Conv2d(24, 24, 3, padding=same) ReLU Flatten Linear(1536, 10)}";
+/* All of them have a unit of which the best choice depends on what light ops do before it. */
+static const char *const hard[] = {
+    /* A chain of light ops: what the backward pass does not read of a unit that is stored whole is made again for the one after it, at that one's cost. */
+    "Sequential{Conv2d(3, 30, 3, padding=same) BatchNorm2d(30) Tanh BatchNorm2d(30) Flatten Linear(7680, 10)}",
+    /* A run that is dropped, or a unit that is stored whole, begins with what a light op makes again. */
+    "Sequential{BatchNorm2d(3) Residual{Sequential{BatchNorm2d(3) Conv2d(3, 36, 3, padding=same) GELU Conv2d(36, 3, 1)}} Flatten Linear(768, 64) ReLU Linear(64, 10)}",
+    /* After a run that is dropped light ops have nothing to begin from: the backward pass does not read the sum. */
+    "Sequential{Conv2d(3, 41, 1) Tanh Residual{Sequential{Conv2d(41, 23, 3, padding=same) BatchNorm2d(23)} Sequential{Conv2d(41, 23, 1) BatchNorm2d(23)}} ReLU MaxPool2d(2)"
+    " Flatten Linear(1472, 64) ReLU Linear(64, 10)}",
+    /* The sum is kept for a run that is dropped after it, and so is not made again. */
+    "Sequential{MaxPool2d(2) Residual{Sequential{Conv2d(3, 21, 1) GELU Conv2d(21, 3, 1) Tanh}} GELU MaxPool2d(2) Flatten Linear(48, 10)}",
+    /* A normalised sum, which GELU's gradient reads, after two light units in a row. */
+    "Sequential{BatchNorm2d(3) BatchNorm2d(3) Residual{Sequential{Conv2d(3, 37, 3, padding=same) BatchNorm2d(37)} Sequential{Conv2d(3, 37, 1) BatchNorm2d(37)}} GELU"
+    " Flatten Linear(9472, 10)}",
+};
+
+static void compare_all(const char *text, const Settings *s, int cuts, Tally *t) {
+    Err e = {0};
+    Chain c = {0};
+    Scratch memory = {0};
+    Program *p = before(text, s, &e);
+    if (!p || !chain_find(&c, p, &memory)) ok(false, "%s: %s", text, e.text);
+    if (p && c.n_cuts <= cuts) {
+        Choices o = choices_of(&c, s, &memory);
+        choose_from(&o, 0);
+        compare(&o, p, t);
+        mem_free(o.item);
+    }
+    scratch_release(&memory, NULL);
+    program_free(p);
+}
+
+static void test_hard(void) {
+    for (size_t i = 0; i < ARRAY_LEN(hard); i++) {
+        Tally t = {.least = 1};
+        const Settings s = settings_of(CHECKPOINT_BUDGET);
+        compare_all(hard[i], &s, 9, &t);
+        ok(t.budgets > 1 && t.equal == t.budgets && !t.quicker && t.least <= 1, "%s: as quick as the quickest of all choices at each of %d budgets", hard[i], t.budgets);
+    }
+}
 
 /* Half of them on two ranks with ZeRO-3, which gathers weights between the forward ops. */
 static void test_exhaustive(void) {
     Tally tally[2] = {{.least = 1}, {.least = 1}};
     for (int i = 0; i < NETWORKS; i++) {
         char text[1024];
-        Err e = {0};
-        Chain c = {0};
-        Scratch memory = {0};
         Settings s = settings_of(CHECKPOINT_BUDGET);
         if (i % 3 == 1) s.precision = PREC_AMP_BF16;
         if (i % 2) s.world = 2, s.zero = 3;
-        if (i) random_net(text, 1 + (int)below(4));
-        else strcpy(text, stem);
-        Program *p = before(text, &s, &e);
-        if (!p || !chain_find(&c, p, &memory)) ok(false, "%s: %s", text, e.text);
-        if (p && c.n_cuts <= CUTS) {
-            Choices o = choices_of(&c, &s, &memory);
-            choose_from(&o, 0);
-            compare(&o, p, &tally[i % 2]);
-            mem_free(o.item);
-        }
-        scratch_release(&memory, NULL);
-        program_free(p);
+        random_net(text, 1 + (int)below(4));
+        compare_all(text, &s, CUTS, &tally[i % 2]);
     }
     for (int k = 0; k < 2; k++) {
         const Tally *t = &tally[k];
@@ -228,8 +253,8 @@ static void test_exhaustive(void) {
                k ? "ZeRO-3" : "one rank", t->nets, CUTS - 1, t->budgets, t->equal, t->least, t->exact, t->estimates);
         is_int(t->quicker, 0, "no choice is quicker than the quickest of all choices that fit");
         const double exact = k ? 0.75 : 1; /* what is gathered for a second run is not where the forward pass has it */
-        ok(t->nets > 100 && t->equal >= 0.995 * t->budgets, "in 99.5 %% of the cases it is as quick as that");
-        ok(t->estimates > t->budgets / 3 && t->exact >= exact * t->estimates, "%.0f %% of the estimates are the arena to the byte", 100 * exact);
+        ok(t->nets > 100 && t->equal >= 0.99 * t->budgets, "in 99 %% of the cases it is as quick as that");
+        ok(t->estimates > t->budgets / 6 && t->exact >= exact * t->estimates, "%.0f %% of the estimates are the arena to the byte", 100 * exact);
         ok(t->least <= 1.01, "the least memory is that of all choices, or a hundredth more");
     }
 }
@@ -276,6 +301,7 @@ static void test_deep(void) {
 
 int main(void) {
     test_budget();
+    test_hard();
     test_exhaustive();
     test_deep();
     return tap_done();
