@@ -16,7 +16,7 @@
  *     working   the run's own activations that are still needed,    depends on i and j only: follows from the lifetimes
  *               gradients and everything else                       of the program in which all units are stored one way
  *
- * Those lifetimes are read from finished programs: the one in which all units are stored, and for LIGHT ones a few in which such units
+ * Those lifetimes are read from finished programs: the one in which all units are WHOLE, and for LIGHT ones a few in which such units
  * follow each other in all ways. So what the passes do with storage (gradients that take that of an activation,
  * slices, early updates, gathered weights) is in the estimate without a word about it here. What is left is what a second run adds. On one
  * rank the estimates are the most bytes alive, and nearly always the placed arena, to the byte. */
@@ -124,11 +124,11 @@ static void find_states(const Solver *s, int *segment) {
                 chain_store(c, STORED, segment);
                 if (in != NO_BUF) { /* as a choice that comes to the state has it */
                     segment[c->writer[in]] = depth > 0 ? ALONE : STORED;
-                    s->depth[in] = depth;
+                    s->depth[in] = c->gathers[c->writer[in]] ? 0 : depth; /* chain_lighten does not count what is gathered in any case */
                 }
                 if (way != DROPPED) put_way(s, unit - 1, unit, way, segment);
                 chain_lighten(c, USUAL, op_is_light, c->cut[unit - 1].at, c->cut[unit].at, segment, s->depth);
-                at->next[way] = out == NO_BUF ? 0 : chain_depth(c, segment, s->depth, out, 0);
+                at->next[way] = out == NO_BUF ? 0 : c->gathers[c->writer[out]] ? 1 : chain_depth(c, segment, s->depth, out, 0);
                 state_at(s, unit, at->next[way])->comes = true;
                 for (int i = c->cut[unit - 1].at; way == LIGHT && i < c->cut[unit].at; i++)
                     at->wanted[LIGHT] |= segment[i] == ALONE && c->saved[program_root(c->p, c->p->ops[i].out[0])];
@@ -160,7 +160,7 @@ static bool next_program(const Solver *s) {
 /* ---- the estimate */
 
 typedef struct Profile {
-    const Program *p; /* finished, with all units stored one way: its ops have other numbers than the chain's, see place */
+    const Program *p; /* finished, with units stored by s->way: its ops have other numbers than the chain's, see place */
     int *place;       /* by the chain's forward op, and for their end: its number in p */
     int *within;      /* by forward op of p: the unit in which it is */
     int *cut;         /* by cut: the storage that crosses it, in p */
@@ -463,13 +463,12 @@ static size_t kept_of(const Profile *f, int unit) {
     return bytes;
 }
 
-/* From the program in which all units are stored: the steps of units that are WHOLE, about so where what crosses the cut is made again, and
- * s->step. */
+/* From the program in which all units are WHOLE: the steps of such units, about so where what crosses the cut is made again, and s->step. */
 static void take_whole(const Solver *s, Profile *f) {
     for (int unit = 1; unit <= s->n; unit++) {
         Step step = {.kept = kept_of(f, unit)};
         work_stored(s, f, unit, &step);
-        s->crossing[unit] = f->kept[unit];
+        if (unit < s->n && s->c->saved[s->c->cut[unit].root]) s->crossing[unit] = f->life[f->cut[unit]].bytes;
         for (int depth = 0; depth < DEPTHS; depth++) {
             State *at = state_at(s, unit - 1, depth);
             at->step[WHOLE] = step;
@@ -687,7 +686,7 @@ static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment,
     if (m->failed) return OK;
     int best;
     find_states(&s, segment);
-    for (int unit = 1; unit <= s.n; unit++) s.way[unit] = DROPPED;
+    for (int unit = 1; unit <= s.n; unit++) s.way[unit] = WHOLE;
     int code = estimate(&s, take_whole, segment, under);
     for (int i = 0; i < PROGRAMS && !code && !m->failed && next_program(&s); i++) code = estimate(&s, take_wanted, segment, under);
     if (code || m->failed) return code;
