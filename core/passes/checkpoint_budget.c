@@ -13,13 +13,13 @@
  *
  * The estimate: while the backward pass is in the run (i, j] of units, these bytes are alive:
  *     kept      what is stored of the units up to cut i             depends on the choice up to i
- *     working   the run's own activations that are still needed,    depends on i and j only: follows from the lifetimes
- *               gradients and everything else                       of the program in which all units are stored one way
+ *     working   the run's own activations that are still needed,    depends on i, j and what crosses cut i: follows from
+ *               gradients and everything else                       lifetimes in programs that store all units
  *
- * Those lifetimes are read from finished programs: the one in which all units are WHOLE, and for LIGHT ones a few in which such units
- * follow each other in all ways. So what the passes do with storage (gradients that take that of an activation,
- * slices, early updates, gathered weights) is in the estimate without a word about it here. What is left is what a second run adds. On one
- * rank the estimates are the most bytes alive, and nearly always the placed arena, to the byte. */
+ * Those lifetimes are read from finished programs: the one in which all units are WHOLE, and a few in which LIGHT ones come after each other
+ * in all ways. So what the passes do with storage (gradients that take that of an activation, slices, early updates, gathered weights) is in
+ * the estimate without a word about it here. What is left is what the second run of a dropped run adds. On one rank the estimates are the most
+ * bytes alive, and nearly always the placed arena, to the byte. */
 #include "checkpoint.h"
 
 #include <assert.h>
