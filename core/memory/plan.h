@@ -34,8 +34,6 @@ typedef struct Plan {
  * sizes, or were not there. The others stay where they were, if those find room among them and the plan is as near its bound as the
  * earlier one; else it counts for nothing. ERR_HOST_MEMORY; ERR_SCRIPT where the sum of the sizes does not fit in size_t. */
 int plan_build(PlanItem *items, int n, const Plan *before, Plan *plan, Err *e);
-/* ERR_INTERNAL where an item leaves the plan's height, or two items overlap in time and place; the text names them. */
-int plan_check(const PlanItem *items, int n, const Plan *plan, Err *e);
 
 /* Searches for offsets of the n items within `height` bytes, at least their lower bound, until `most_steps` steps are taken
  * (a step is some nanoseconds; an attempt that has begun is ended); *steps grows by those taken. true: it has found some and

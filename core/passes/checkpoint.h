@@ -44,12 +44,16 @@ void chain_choose(const Chain *c, Checkpoint mode, int *segment);
 /* Does memory limit the op's speed? At most one operation for each byte that it reads or writes. */
 bool op_is_light(const Op *op);
 
-/* Of ops that are LIGHTEN makes those ALONE which are `light`, if they can run again from what is kept anyway, or from what a row of at
+/* Of the ops [from, to) that are LIGHTEN makes those ALONE which are `light`, if they can run again from what is kept anyway, or from what a row of at
  * most `deep` - 1 such ops makes of it; and the others STORED. depth[n_bufs] is scratch. USUAL: after a product, a
  * normalisation and its activation or a cast. DEEPEST: the largest `deep`. */
 enum { USUAL = 2, DEEPEST = 4 };
 typedef bool LightFn(const Op *op);
-void chain_lighten(const Chain *c, int deep, LightFn *light, int *segment, int *depth);
+void chain_lighten(const Chain *c, int deep, LightFn *light, int from, int to, int *segment, int *depth);
+
+/* How many ops that chain_lighten has made ALONE must run again, one after the other, before `buf`, of which `bytes` are made, is there in
+ * the backward pass. 0: it is there; DEEPEST: it cannot be made by such ops. */
+int chain_depth(const Chain *c, const int *segment, const int *depth, int buf, size_t bytes);
 
 /* What a choice does. lost[n_bufs], by root: storage that does not live until the backward pass; again[forward_end]:
  * ops that run twice; need[n_bufs] is scratch. Returns the seconds of the second runs, by op_seconds. */

@@ -4,31 +4,36 @@
  *    checkpoint_selective.c), or drops a run of units. A dynamic program goes from the last unit back. At each cut it has a front of
  *    labels: ways to store and drop what follows, with the most bytes that are then alive (without what is stored before the cut) and the
  *    seconds of second runs. A step before a label with `peak` gives one with max(working, kept + peak), so of two labels the one with
- *    fewer bytes and fewer seconds is the better in all that may come before. The front of the first cut has the candidates; the choices
- *    of the other modes are more. Nothing here depends on the budget, so a larger budget never costs more time.
+ *    fewer bytes and fewer seconds is the better in all that may come before. What follows depends on what comes before in one thing: whether
+ *    what crosses the cut is there in the backward pass, or how many light ops make it again. A cut has a front for each. Those of the first
+ *    cut are the candidates; the choices of the other modes are more. Nothing here depends on the budget, so a larger budget never costs
+ *    more time.
  * 2. Judgement. In order of time, each candidate is compiled and placed; the first that fits is taken. A candidate whose
  *    estimate is well above the budget has its turn only if no other fits.
  *
  * The estimate: while the backward pass is in the run (i, j] of units, these bytes are alive:
  *     kept      what is stored of the units up to cut i             depends on the choice up to i
- *     working   the run's own activations that are still needed,    depends on i and j only: follows from the lifetimes
- *               gradients and everything else                       of the program in which all units are stored one way
+ *     working   the run's own activations that are still needed,    depends on i, j and what crosses cut i: follows from
+ *               gradients and everything else                       lifetimes in programs that store all units
  *
- * Those lifetimes are read from the finished program. So what the passes do with storage (gradients that take that of an activation,
- * slices, early updates, gathered weights) is in the estimate without a word about it here. What is left is what a second run adds. On one
- * rank the estimates are the most bytes alive, and nearly always the placed arena, to the byte. */
+ * Those lifetimes are read from finished programs: the one in which all units are WHOLE, and a few in which LIGHT ones come after each other
+ * in all ways. So what the passes do with storage (gradients that take that of an activation, slices, early updates, gathered weights) is in
+ * the estimate without a word about it here. What is left is what the second run of a dropped run adds. On one rank the estimates are the most
+ * bytes alive, and nearly always the placed arena, to the byte. */
 #include "checkpoint.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What becomes of a unit: all of it is stored, or without what light ops make of the rest (see chain_lighten); or it is dropped, with others. */
-typedef enum Way { WHOLE, LIGHT, DROPPED } Way;
+/* What becomes of a unit: all that the backward pass reads of it is stored, or without what light ops make of the rest (see chain_lighten); or
+ * it is dropped, with others. */
+typedef enum Way { WHOLE, LIGHT, DROPPED, WAYS } Way;
 enum { LABELS = 512, CANDIDATES = LABELS + CHECKPOINT_SELECTIVE };
 enum { DOUBT = 64 /* an estimate may be so much of itself too high */ };
 /* The estimate looks at all runs between two cuts. If there are more than MOST_CUTS, it looks at so many of them. */
 enum { MOST_CUTS = 256 };
+enum { PROGRAMS = 8 /* at most, from which units are estimated that are LIGHT, or come after such */ };
 
 /* A run of units that is dropped, or a unit that is stored. */
 typedef struct Step {
@@ -38,13 +43,26 @@ typedef struct Step {
 
 /* A way to store and drop the units after a cut. */
 typedef struct Label {
-    size_t peak;    /* the most bytes alive, without what is stored of the units before the cut */
-    double seconds; /* of recomputation */
-    int to, slot;   /* after a step to that cut it goes on with item[slot] there */
-    Way way;        /* of that step */
+    size_t peak;         /* the most bytes alive, without what is stored of the units before the cut */
+    double seconds;      /* of recomputation */
+    int to, depth, slot; /* after a step to that state it goes on with item[slot] there */
+    Way way;             /* of that step */
 } Label;
-/* The best labels of a cut: `peak` rises, `seconds` falls. */
+/* The best labels of a state: `peak` rises, `seconds` falls. */
 typedef struct Front { Label item[LABELS]; int n; } Front;
+
+/* A cut, and the depth of what crosses it (see chain_depth), which light ops of the unit after it begin from. */
+typedef struct State {
+    bool comes;           /* a choice of what lies before the cut comes to it */
+    int next[WAYS];       /* by way of the unit after it: the depth at the next cut. DROPPED: also of one that is stored as it is */
+    Step step[DROPPED];   /* that unit, by way */
+    bool known[DROPPED];  /* there is such a step */
+    bool wanted[WAYS];    /* such a step is to be estimated by a program in which it comes about */
+    int ahead;            /* the most that is wanted here and further on in one program; then the unit is stored in the `best` way */
+    Way best;
+    Front front;          /* of all ways to store and drop what follows */
+} State;
+enum { DEPTHS = DEEPEST + 1 };
 
 typedef struct Candidate {
     const Label *label;    /* of the first cut; NULL: the choice of a mode */
@@ -58,13 +76,14 @@ typedef struct Solver {
     const Chain *c;     /* the same with the cuts that the estimate looks at */
     int n;            /* the last cut: the end of the forward pass */
     Step *step;       /* [from * (n + 1) + to], from < to: the run between these cuts when it is dropped */
-    Step *store[DROPPED]; /* by unit, when it is stored */
-    size_t *input;    /* by cut: bytes of what crosses it, if a LIGHT unit before it does not keep that: a dropped run after it does */
-    Front *front;     /* two for each cut, see front_at */
+    size_t *crossing; /* by cut: bytes of what crosses it, if the backward pass reads it */
+    State *state;     /* by cut and depth, see state_at */
+    Way *way;         /* by unit: of a program from which units are estimated. DROPPED: stored as it is */
+    double *light;    /* by unit: there, seconds of second runs of single ops */
+    int *user;        /* by root: the unit for which it is made again */
     Candidate *item;
     int count;
     int *segment;     /* the choice of one candidate */
-    bool *light;      /* by forward op: light ops make it again where a unit is LIGHT */
     int *depth;       /* by buffer: scratch of chain_lighten */
     bool *lost, *need, *again; /* see chain_again */
 } Solver;
@@ -74,10 +93,74 @@ static Step *step_at(const Solver *s, int from, int to) {
     return &s->step[from * (s->n + 1) + to];
 }
 
+static State *state_at(const Solver *s, int cut, int depth) {
+    assert(0 <= depth && depth < DEPTHS);
+    return &s->state[cut * DEPTHS + depth];
+}
+
+/* ---- the states */
+
+/* Makes a choice in which all is stored store or drop the units between two cuts. What the backward pass does not read costs nothing in any
+ * way: it is made again where light ops of a later unit need it. */
+static void put_way(const Solver *s, int from, int to, Way way, int *segment) {
+    for (int i = s->c->cut[from].at; i < s->c->cut[to].at; i++) {
+        const int out = s->c->p->ops[i].out[0];
+        if (way == DROPPED) segment[i] = to;
+        else if (segment[i] == STORED && (way == LIGHT || (out != NO_BUF && !s->c->saved[program_root(s->c->p, out)]))) segment[i] = LIGHTEN;
+    }
+}
+
+/* Fills comes, next and wanted of all states. */
+static void find_states(const Solver *s, int *segment) {
+    const Chain *c = s->c;
+    state_at(s, 0, 0)->comes = true;
+    for (int unit = 1; unit <= s->n; unit++)
+        for (int depth = 0; depth < DEPTHS; depth++) {
+            State *at = state_at(s, unit - 1, depth);
+            const int in = c->cut[unit - 1].root, out = c->cut[unit].root;
+            if (!at->comes) continue;
+            at->wanted[WHOLE] = depth > 0 && c->saved[in]; /* it is made again */
+            for (Way way = WHOLE; way < WAYS; way++) {
+                chain_store(c, STORED, segment);
+                if (in != NO_BUF) { /* as a choice that comes to the state has it */
+                    segment[c->writer[in]] = depth > 0 ? ALONE : STORED;
+                    s->depth[in] = c->gathers[c->writer[in]] ? 0 : depth; /* chain_lighten does not count what is gathered in any case */
+                }
+                if (way != DROPPED) put_way(s, unit - 1, unit, way, segment);
+                chain_lighten(c, USUAL, op_is_light, c->cut[unit - 1].at, c->cut[unit].at, segment, s->depth);
+                at->next[way] = out == NO_BUF ? 0 : c->gathers[c->writer[out]] ? 1 : chain_depth(c, segment, s->depth, out, 0);
+                state_at(s, unit, at->next[way])->comes = true;
+                for (int i = c->cut[unit - 1].at; way == LIGHT && i < c->cut[unit].at; i++)
+                    at->wanted[LIGHT] |= segment[i] == ALONE && c->saved[program_root(c->p, c->p->ops[i].out[0])];
+            }
+        }
+}
+
+/* Fills s->way: units are stored in as many ways that are wanted as one program can have. False: nothing is wanted. */
+static bool next_program(const Solver *s) {
+    for (int unit = s->n; unit > 0; unit--)
+        for (int depth = 0; depth < DEPTHS; depth++) {
+            State *at = state_at(s, unit - 1, depth);
+            at->ahead = 0;
+            for (Way way = WHOLE; at->comes && way < WAYS; way++) {
+                const int ahead = at->wanted[way] + state_at(s, unit, at->next[way])->ahead;
+                if (way != WHOLE && ahead <= at->ahead) continue;
+                at->ahead = ahead;
+                at->best = way;
+            }
+        }
+    for (int unit = 1, depth = 0; unit <= s->n; unit++) {
+        const State *at = state_at(s, unit - 1, depth);
+        s->way[unit] = at->best;
+        depth = at->next[at->best];
+    }
+    return state_at(s, 0, 0)->ahead > 0;
+}
+
 /* ---- the estimate */
 
 typedef struct Profile {
-    const Program *p; /* finished, with all units stored one way: its ops have other numbers than the chain's, see place */
+    const Program *p; /* finished, with units stored by s->way: its ops have other numbers than the chain's, see place */
     int *place;       /* by the chain's forward op, and for their end: its number in p */
     int *within;      /* by forward op of p: the unit in which it is */
     int *cut;         /* by cut: the storage that crosses it, in p */
@@ -240,16 +323,16 @@ static void work_stored(const Solver *s, Profile *f, int unit, Step *store) {
 
 /* Seconds of second runs of single ops, for the unit whose backward pass needs them: what it does not read itself is made for another op's
  * second run. */
-static void time_stored(const Solver *s, Step *store) {
+static void time_stored(const Solver *s) {
     const Program *p = s->c->p;
-    int *user = s->depth; /* by root: the unit for which it is made again */
+    memset(s->light, 0, ((size_t)s->n + 1) * sizeof *s->light);
     for (int i = p->forward_end - 1, unit = s->n; i >= 0; i--) {
         const Op *op = &p->ops[i];
         while (s->c->cut[unit - 1].at > i) unit--;
         if (!s->again[i]) continue;
-        const int root = program_root(p, op->out[0]), of = s->c->saved[root] ? unit : user[root];
-        EACH_IN(op, k) user[program_root(p, op->in[k])] = of;
-        store[of].seconds += op_seconds(op);
+        const int root = program_root(p, op->out[0]), of = s->c->saved[root] ? unit : s->user[root];
+        EACH_IN(op, k) s->user[program_root(p, op->in[k])] = of;
+        s->light[of] += op_seconds(op);
     }
 }
 
@@ -373,12 +456,52 @@ static void find_places(const Solver *s, Profile *f) {
     f->place[i] = f->p->forward_end;
 }
 
-/* Fills s->store of that way; of WHOLE s->step, too, of LIGHT s->input. */
-static int estimate(Solver *s, Way way, int *segment, Compile *under) {
+static size_t kept_of(const Profile *f, int unit) {
+    size_t bytes = 0;
+    for (int b = 0; b < f->p->n_bufs; b++)
+        if (f->unit[b] == unit) bytes += f->life[b].bytes;
+    return bytes;
+}
+
+/* From the program in which all units are WHOLE: the steps of such units, about so where what crosses the cut is made again, and s->step. */
+static void take_whole(const Solver *s, Profile *f) {
+    for (int unit = 1; unit <= s->n; unit++) {
+        Step step = {.kept = kept_of(f, unit)};
+        work_stored(s, f, unit, &step);
+        if (unit < s->n && s->c->saved[s->c->cut[unit].root]) s->crossing[unit] = f->life[f->cut[unit]].bytes;
+        for (int depth = 0; depth < DEPTHS; depth++) {
+            State *at = state_at(s, unit - 1, depth);
+            at->step[WHOLE] = step;
+            at->step[WHOLE].working += depth > 0 ? s->crossing[unit - 1] : 0;
+            at->known[WHOLE] = true;
+        }
+    }
+    for (int to = 1; to < s->n; to++) fill_steps(s, f, to);
+}
+
+/* What is wanted, from the program in which units are stored by s->way. */
+static void take_wanted(const Solver *s, Profile *f) {
+    time_stored(s);
+    for (int unit = 1, depth = 0; unit <= s->n; depth = state_at(s, unit - 1, depth)->next[s->way[unit]], unit++) {
+        State *at = state_at(s, unit - 1, depth);
+        const Way way = s->way[unit];
+        if (!at->wanted[way]) continue;
+        at->step[way] = (Step){.kept = kept_of(f, unit), .seconds = s->light[unit]};
+        work_stored(s, f, unit, &at->step[way]);
+        at->wanted[way] = false;
+        at->known[way] = true;
+    }
+}
+
+typedef void TakeFn(const Solver *s, Profile *f);
+
+/* Makes the program in which units are stored by s->way, for `take`. */
+static int estimate(const Solver *s, TakeFn *take, int *segment, Compile *under) {
     Program *p;
-    chain_store(s->c, way == LIGHT ? LIGHTEN : STORED, segment);
-    chain_lighten(s->c, USUAL, op_is_light, segment, s->depth);
-    for (int i = 0; i < s->c->p->forward_end; i++) s->light[i] = segment[i] == ALONE;
+    chain_store(s->c, STORED, segment);
+    for (int unit = 1; unit <= s->n; unit++)
+        if (s->way[unit] != DROPPED) put_way(s, unit - 1, unit, s->way[unit], segment);
+    chain_lighten(s->c, USUAL, op_is_light, 0, s->c->p->forward_end, segment, s->depth);
     int code = whatif(s->c->p, chain_apply, &(ChainChoice){s->c, segment, NULL}, under, &p, NULL);
     if (code) return code;
     size_t bufs = (size_t)p->n_bufs, ops = (size_t)p->n_ops, cuts = (size_t)s->n + 1;
@@ -405,13 +528,7 @@ static int estimate(Solver *s, Way way, int *segment, Compile *under) {
         find_last(s, &f);
         find_updates(&f);
         chain_again(s->c, segment, s->lost, s->need, s->again);
-        for (size_t b = 0; b < bufs; b++)
-            if (f.unit[b]) s->store[way][f.unit[b]].kept += f.life[b].bytes;
-        for (int unit = 1; unit <= s->n; unit++) work_stored(s, &f, unit, &s->store[way][unit]);
-        time_stored(s, s->store[way]);
-        for (int cut = 1; cut < s->n; cut++)
-            if (way == LIGHT && s->c->saved[s->c->cut[cut].root] && !f.unit[f.cut[cut]]) s->input[cut] = f.life[f.cut[cut]].bytes;
-        for (int to = 1; to < s->n && way == WHOLE; to++) fill_steps(s, &f, to);
+        take(s, &f);
     }
     program_free(p);
     scratch_release(m, before);
@@ -419,17 +536,6 @@ static int estimate(Solver *s, Way way, int *segment, Compile *under) {
 }
 
 /* ---- the dynamic program */
-
-/* On which way of the unit before it do the labels of a cut depend? A LIGHT one may not keep what crosses the cut. After a run that is
- * dropped light ops have nothing to begin from, if the backward pass does not keep what crosses the cut. WHOLE: on none. */
-static Way depends(const Solver *s, int cut) {
-    const int root = s->c->cut[cut].root;
-    if (root == NO_BUF) return WHOLE;
-    return !s->c->saved[root] ? DROPPED : s->input[cut] ? LIGHT : WHOLE;
-}
-
-/* The labels at a cut: of all ways to store and drop what follows it, if the unit before it is stored or dropped that way. */
-static Front *front_at(const Solver *s, int cut, Way before) { return &s->front[2 * cut + (before != WHOLE && before == depends(s, cut))]; }
 
 static int compare_doubles(const void *left, const void *right) {
     const double a = *(const double *)left, b = *(const double *)right;
@@ -471,42 +577,39 @@ static void add_label(Front *f, const Label *l) {
 }
 
 /* Puts a step before the labels at cut `to`. */
-static void extend(const Solver *s, int from, int to, Way way) {
+static void extend(const Solver *s, int from, int depth, int to, Way way) {
     assert(way == DROPPED || to == from + 1);
-    const Step *step = way == DROPPED ? step_at(s, from, to) : &s->store[way][to];
-    const Front *after = front_at(s, to, way);
-    const Way other = depends(s, from);
-    for (int k = 0; k < 2 && (!k || other != WHOLE); k++) {
-        const Way before = k ? other : WHOLE;
-        const size_t input = before == LIGHT ? s->input[from] : 0;
-        const size_t working = step->working + (way == LIGHT ? 0 : input), kept = step->kept + (way == DROPPED ? input : 0);
-        if (before == DROPPED && way == LIGHT) continue;
-        for (int i = 0; i < after->n; i++) {
-            const Label *l = &after->item[i];
-            add_label(front_at(s, from, before), &(Label){max_size(working, kept + l->peak), l->seconds + step->seconds, to, i, way});
-        }
+    State *at = state_at(s, from, depth);
+    if (way != DROPPED && !at->known[way]) return;
+    const Step *step = way == DROPPED ? step_at(s, from, to) : &at->step[way];
+    const int next = way != DROPPED ? at->next[way] : s->c->saved[s->c->cut[to].root] ? 0 : DEEPEST;
+    const bool keeps = way == DROPPED && depth > 0 && s->crossing[from]; /* what would be made again: the second run reads it */
+    const size_t input = keeps ? s->crossing[from] : 0, working = step->working + input, kept = step->kept + input;
+    const double seconds = step->seconds - (keeps ? op_seconds(&s->c->p->ops[s->c->writer[s->c->cut[from].root]]) : 0);
+    const Front *after = &state_at(s, to, next)->front;
+    for (int i = 0; i < after->n; i++) {
+        const Label *l = &after->item[i];
+        add_label(&at->front, &(Label){max_size(working, kept + l->peak), l->seconds + seconds, to, next, i, way});
     }
 }
 
 /* Fills the front of each cut, from the last one to the first. */
 static void find_fronts(const Solver *s) {
-    s->front[2 * s->n] = (Front){.n = 1};
-    for (int from = s->n - 1; from >= 0; from--) {
-        for (Way way = WHOLE; way < DROPPED; way++) extend(s, from, from + 1, way);
-        for (int to = from + 1; to < s->n; to++) extend(s, from, to, DROPPED);
-    }
+    state_at(s, s->n, 0)->front = (Front){.n = 1};
+    for (int from = s->n - 1; from >= 0; from--)
+        for (int depth = 0; depth < DEPTHS; depth++) {
+            if (!state_at(s, from, depth)->comes) continue;
+            for (Way way = WHOLE; way < DROPPED; way++) extend(s, from, depth, from + 1, way);
+            for (int to = from + 1; to < s->n; to++) extend(s, from, depth, to, DROPPED);
+        }
 }
 
 /* The choice that a label of the first cut stands for. */
 static void trace(const Solver *s, const Label *l, int *segment) {
     chain_store(s->c, STORED, segment);
-    for (int from = 0; from < s->n; from = l->to, l = &front_at(s, l->to, l->way)->item[l->slot])
-        for (int i = s->c->cut[from].at; i < s->c->cut[l->to].at; i++) {
-            const int out = s->c->p->ops[i].out[0];
-            if (l->way == DROPPED) segment[i] = l->to;
-            else if (s->light[i] && (l->way == LIGHT || !s->c->saved[program_root(s->c->p, out)])) segment[i] = LIGHTEN;
-        }
-    chain_lighten(s->c, USUAL, op_is_light, segment, s->depth);
+    for (int from = 0; from < s->n; from = l->to, l = &state_at(s, l->to, l->depth)->front.item[l->slot])
+        put_way(s, from, l->to, l->way, segment);
+    chain_lighten(s->c, USUAL, op_is_light, 0, s->c->p->forward_end, segment, s->depth);
 }
 
 /* ---- candidates and their judgement */
@@ -537,7 +640,7 @@ static int smaller(const void *left, const void *right) {
 static void find_candidates(Solver *s) {
     find_fronts(s);
     for (int mode = CHECKPOINT_NONE; mode < CHECKPOINT_SELECTIVE; mode++) add_candidate(s, (Candidate){.mode = (Checkpoint)mode});
-    const Front *f = front_at(s, 0, WHOLE);
+    const Front *f = &state_at(s, 0, 0)->front;
     for (int i = 0; i < f->n; i++) add_candidate(s, (Candidate){.label = &f->item[i], .peak = f->item[i].peak});
 }
 
@@ -575,13 +678,17 @@ static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment,
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
     Scratch *m = &under->scratch;
     Solver s = {.whole = whole, .c = c, .n = c->n_cuts - 1, .step = scratch_new(m, cuts * cuts, sizeof(Step)),
-                .store = {scratch_new(m, cuts, sizeof(Step)), scratch_new(m, cuts, sizeof(Step))}, .input = scratch_new(m, cuts, sizeof(size_t)),
-                .front = scratch_new(m, 2 * cuts, sizeof(Front)), .item = scratch_new(m, CANDIDATES, sizeof(Candidate)), .segment = segment, .light = scratch_new(m, ops, sizeof(bool)),
+                .crossing = scratch_new(m, cuts, sizeof(size_t)),
+                .state = scratch_new(m, DEPTHS * cuts, sizeof(State)), .way = scratch_new(m, cuts, sizeof(Way)),
+                .light = scratch_new(m, cuts, sizeof(double)), .user = scratch_new(m, bufs, sizeof(int)), .item = scratch_new(m, CANDIDATES, sizeof(Candidate)), .segment = segment,
                 .depth = scratch_new(m, bufs, sizeof(int)), .lost = scratch_new(m, bufs, sizeof(bool)),
                 .need = scratch_new(m, bufs, sizeof(bool)), .again = scratch_new(m, ops, sizeof(bool))};
     if (m->failed) return OK;
-    int best, code = OK;
-    for (Way way = WHOLE; way < DROPPED && !code; way++) code = estimate(&s, way, segment, under);
+    int best;
+    find_states(&s, segment);
+    for (int unit = 1; unit <= s.n; unit++) s.way[unit] = WHOLE;
+    int code = estimate(&s, take_whole, segment, under);
+    for (int i = 0; i < PROGRAMS && !code && !m->failed && next_program(&s); i++) code = estimate(&s, take_wanted, segment, under);
     if (code || m->failed) return code;
     find_candidates(&s);
     code = judge(&s, under, &best);

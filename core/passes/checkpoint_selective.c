@@ -21,25 +21,23 @@ static bool is_there(const Chain *c, int root, size_t bytes) {
     return b->kind == BUF_PERSISTENT || (b->kind == BUF_INPUT && (c->saved[root] || b->bytes < bytes));
 }
 
-/* How many ops must run again, one after the other, before `buf`, of which `bytes` are made, is there in the backward pass. 0: it is
- * there; DEEPEST: it cannot be made by such ops. */
-static int depth_of(const Chain *c, const int *segment, const int *depth, int buf, size_t bytes) {
+int chain_depth(const Chain *c, const int *segment, const int *depth, int buf, size_t bytes) {
     int root = program_root(c->p, buf), writer = c->writer[root];
     if (writer == NO_OP) return is_there(c, root, bytes) ? 0 : DEEPEST;
     if (segment[writer] == ALONE) return depth[root];
     return c->saved[root] ? 0 : DEEPEST;
 }
 
-void chain_lighten(const Chain *c, int deep, LightFn *light, int *segment, int *depth) {
+void chain_lighten(const Chain *c, int deep, LightFn *light, int from, int to, int *segment, int *depth) {
     assert(deep <= DEEPEST);
-    for (int i = 0; i < c->p->forward_end; i++) {
+    for (int i = from; i < to; i++) {
         const Op *op = &c->p->ops[i];
         int root = op->out[0] == NO_BUF ? NO_BUF : program_root(c->p, op->out[0]), most = 0;
         if (segment[i] != LIGHTEN) continue;
         segment[i] = STORED;
         if (root == NO_BUF || c->writer[root] != i || !light(op)) continue;
         EACH_IN(op, k) {
-            int d = depth_of(c, segment, depth, op->in[k], c->p->bufs[root].bytes);
+            int d = chain_depth(c, segment, depth, op->in[k], c->p->bufs[root].bytes);
             if (d > most) most = d;
         }
         if (most >= deep) continue;
@@ -55,7 +53,7 @@ int chain_select(const Chain *c, Compile *under, int *segment) {
     if (under->scratch.failed) return OK;
     for (int deep = 0; deep <= DEEPEST; deep++) {
         chain_store(c, LIGHTEN, tried);
-        chain_lighten(c, deep, op_is_light, tried, depth);
+        chain_lighten(c, deep, op_is_light, 0, c->p->forward_end, tried, depth);
         int code = chain_arena(c, tried, under, &arena);
         if (code) return code;
         if (arena >= least) continue;

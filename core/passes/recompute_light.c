@@ -77,7 +77,7 @@ static void drop_all(const Again *a, int deep, Low *low) {
     low->light = scratch_new(s, (size_t)p->forward_end, sizeof *low->light);
     if (s->failed) return;
     for (int i = 0; i < p->forward_end; i++) low->dropped[i] = LIGHTEN;
-    chain_lighten(c, deep, may_run_again, low->dropped, a->depth);
+    chain_lighten(c, deep, may_run_again, 0, p->forward_end, low->dropped, a->depth);
     chain_again(c, low->dropped, a->lost, a->need, a->again);
     for (int i = 0; i < p->forward_end; i++) {
         const int b = p->ops[i].out[0];

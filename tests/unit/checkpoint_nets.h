@@ -58,7 +58,10 @@ __attribute__((unused)) static Program *before_of(const char *text, Shape batch,
     Network *net = net_new(text, "CrossEntropyLoss", batch, e);
     Program *p = NULL;
     int code = net ? lower_network(net, true, true, &p, e) : e->code;
-    if (!code) p->world = s->world;
+    if (!code) {
+        p->tensor = s->mesh.tensor;
+        p->world = s->world / p->tensor;
+    }
     Compile c = {.settings = s, .device = &model, .e = e};
     for (size_t i = 0; i < ARRAY_LEN(building) && !code; i++) code = pass_run(&building[i], p, &c);
     network_free(net);

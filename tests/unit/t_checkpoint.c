@@ -199,7 +199,7 @@ static void test_depth(void) {
     for (int deep = 0; deep <= DEEPEST && segment && depth; deep++) {
         int alone = 0, run = 0, longest = 0;
         chain_store(&c, LIGHTEN, segment);
-        chain_lighten(&c, deep, op_is_light, segment, depth);
+        chain_lighten(&c, deep, op_is_light, 0, c.p->forward_end, segment, depth);
         for (int i = 0; i < p->forward_end; i++) {
             run = segment[i] == ALONE ? run + 1 : 0;
             alone += segment[i] == ALONE;

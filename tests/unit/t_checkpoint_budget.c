@@ -3,7 +3,8 @@
 #include "checkpoint_nets.h"
 #include "tap.h"
 
-enum { BUDGETS = 50 /* from the least to what no recomputation needs */, NETWORKS = 300 /* random ones */, EACH = 40 /* of their budgets */, DEEP = 3, UNITS = 40 /* deep networks of so many convolutions */ };
+enum { BUDGETS = 50 /* from the least to what no recomputation needs */, NETWORKS = 2000 /* random ones */, CUTS = 6 /* at most, of those that are compared */ };
+enum { DEEP = 3, UNITS = 40 /* deep networks of so many convolutions */ };
 
 static void test_budget(void) {
     for (size_t n = 0; n < ARRAY_LEN(nets); n++) {
@@ -62,55 +63,64 @@ static void add_choice(Choices *o, const int *segment) {
     else ok(false, "a choice: %s", e.text);
 }
 
-/* Stores the next unit or drops a run of the next ones, and so on to the last cut. */
+/* Can the op be made again for a later one, while nothing is stored for that? */
+static bool is_free(const Chain *c, int op) {
+    const int out = c->p->ops[op].out[0];
+    return out != NO_BUF && !c->saved[program_root(c->p, out)] && op_is_light(&c->p->ops[op]);
+}
+
+/* Stores the next unit in one of three ways or drops a run of the next ones, and so on to the last cut. */
 static void choose_from(Choices *o, int from) {
-    if (from == o->c->n_cuts - 2) {
-        for (int light = 0; light < 2; light++) {
-            for (int i = o->c->cut[from].at; i < o->c->p->forward_end; i++) o->segment[i] = light ? LIGHTEN : STORED;
-            memcpy(o->light, o->segment, (size_t)o->c->p->forward_end * sizeof *o->light);
-            chain_lighten(o->c, USUAL, op_is_light, o->light, o->depth);
-            add_choice(o, o->light);
-        }
+    enum { ALL, BUT_FREE, BUT_LIGHT, NONE };
+    const Chain *c = o->c;
+    if (from == c->n_cuts - 1) {
+        memcpy(o->light, o->segment, (size_t)c->p->forward_end * sizeof *o->light);
+        chain_lighten(c, USUAL, op_is_light, 0, c->p->forward_end, o->light, o->depth);
+        add_choice(o, o->light);
         return;
     }
-    for (int to = from + 1; to < o->c->n_cuts - 1; to++)
-        for (int way = to > from + 1 ? 2 : 0; way < 3; way++) {
-            for (int i = o->c->cut[from].at; i < o->c->cut[to].at; i++) o->segment[i] = way == 0 ? STORED : way == 1 ? LIGHTEN : to;
-            choose_from(o, to);
+    for (int to = from + 1; to < c->n_cuts; to++)
+        for (int way = to > from + 1 ? NONE : ALL; way < NONE + (to < c->n_cuts - 1); way++) {
+            bool any = way != BUT_FREE; /* else it is as ALL */
+            for (int i = c->cut[from].at; i < c->cut[to].at; i++) {
+                const bool light = way == BUT_LIGHT || (way == BUT_FREE && is_free(c, i));
+                o->segment[i] = way == NONE ? to : c->gathers[i] ? ALONE : light ? LIGHTEN : STORED;
+                any |= light;
+            }
+            if (any) choose_from(o, to);
         }
 }
 
-static double quickest_choice(const Choices *o, size_t budget) {
-    double best = INFINITY;
-    for (int i = 0; i < o->n; i++)
-        if (o->item[i].arena <= budget && o->item[i].seconds < best) best = o->item[i].seconds;
-    return best;
+static int compare_choices(const void *left, const void *right) {
+    const Choice *a = left, *b = right;
+    if (a->arena != b->arena) return a->arena < b->arena ? -1 : 1;
+    return (a->seconds > b->seconds) - (a->seconds < b->seconds);
 }
 
 typedef struct Tally { int budgets, equal, quicker, nets, estimates, exact; double least, slower /* at most, as a share of the step */; } Tally;
 
-/* At each of so many of the budgets at which some choice begins to fit. */
-static void compare(const Choices *o, const Program *p, Tally *t, int each) {
+/* At each budget at which a choice begins to fit that is quicker than all that need less. */
+static void compare(const Choices *o, const Program *p, Tally *t) {
     Err e = {0};
     Settings s = *o->s;
-    size_t least = least_of(p, s, &e), best = SIZE_MAX;
-    double step = 0;
+    const size_t least = least_of(p, s, &e);
+    double step = 0, wanted = INFINITY;
     for (int i = 0; i < p->n_ops; i++) step += op_seconds(&p->ops[i]);
-    for (int i = 0; i < o->n; i++)
-        if (o->item[i].arena < best) best = o->item[i].arena;
-    t->least = fmax(t->least, (double)least / (double)best);
+    qsort(o->item, (size_t)o->n, sizeof *o->item, compare_choices);
+    t->least = fmax(t->least, (double)least / (double)o->item[0].arena);
     t->nets++;
-    for (int i = 0; i < o->n; i += each) {
-        if (o->item[i].arena < least) continue;
+    for (int i = 0; i < o->n; i++) {
+        if (o->item[i].arena < least || o->item[i].seconds >= wanted) continue;
+        wanted = o->item[i].seconds;
         s.budget = o->item[i].arena;
         Compile under = {.settings = &s, .device = &model, .e = &e};
         size_t estimated = 0, bytes = 0;
-        double found = INFINITY, wanted = quickest_choice(o, s.budget);
+        double found = INFINITY;
         if (!chain_fit(o->c, &under, o->light, &estimated) && !chain_arena(o->c, o->light, &under, &bytes))
             found = chain_again(o->c, o->light, o->lost, o->need, o->again);
         scratch_release(&under.scratch, NULL);
         t->budgets++;
-        t->equal += found <= wanted * (1 + 1e-9); 
+        t->equal += found <= wanted * (1 + 1e-9);
         t->slower = fmax(t->slower, (found - wanted) / step);
         t->quicker += found < wanted * (1 - 1e-9);
         t->estimates += estimated > 0;
@@ -124,32 +134,35 @@ static uint32_t below(uint32_t n) {
     return (uint32_t)(state >> 33) % n;
 }
 
-/* Convolutions, normalisations, residual blocks, pooling and dropout of random sizes: tensors of very unequal bytes and costs. */
-static void random_net(char *text, int units) {
+/* What random networks are made of: tensors of very unequal bytes and costs. $i: channels that come in, $o: that go out, $a: an activation. */
+static const struct { const char *text; bool widens /* to $o channels */, halves /* height and width */; } pieces[] = {
+    {"Conv2d($i, $o, 1) $a", true, false},
+    {"Conv2d($i, $o, 3, padding=same) $a", true, false},
+    {"Conv2d($i, $o, 1) BatchNorm2d($o) $a", true, false},
+    {"Conv2d($i, $o, 3, padding=same) BatchNorm2d($o) $a", true, false},
+    {"Residual{Sequential{Conv2d($i, $o, 3, padding=same) BatchNorm2d($o)} Sequential{Conv2d($i, $o, 1) BatchNorm2d($o)}} $a", true, false},
+    {"Residual{Sequential{Conv2d($i, $o, 3, padding=same) ReLU Conv2d($o, $i, 1)}} $a", false, false},
+    {"Residual{Sequential{BatchNorm2d($i) Conv2d($i, $o, 3, padding=same) GELU Conv2d($o, $i, 1)}}", false, false},
+    {"Residual{Sequential{Conv2d($i, $o, 1) GELU Conv2d($o, $i, 1) Tanh}} $a", false, false}, /* of light ops of one unit, one saves bytes, another nothing */
+    {"BatchNorm2d($i)", false, false},
+    {"Dropout(0.5)", false, false},
+    {"$a", false, false},
+    {"MaxPool2d(2)", false, true},
+};
+
+static void random_net(char *text, int count) {
     static const char *const acts[] = {"ReLU", "ReLU", "GELU", "Tanh", "ReLU(inplace=true)"};
     unsigned channels = 3, size = 16;
     int n = sprintf(text, "Sequential{");
-    for (int i = 0; i < units; i++) {
-        unsigned kind = below(9), next = 2 + below(40);
-        const char *act = acts[below(ARRAY_LEN(acts))];
-        if (kind == 0 && size > 2) {
-            n += sprintf(text + n, "MaxPool2d(2) ");
-            size /= 2;
-        } else if (kind == 1) {
-            n += sprintf(text + n, "Dropout(0.5) ");
-        } else if (kind == 2) {
-            n += sprintf(text + n, "Residual{Sequential{Conv2d(%u, %u, 3, padding=same) ReLU Conv2d(%u, %u, 1)}} %s ",
-                         channels, next, next, channels, act);
-        } else if (kind == 3) {
-            n += sprintf(text + n, "Residual{Sequential{Conv2d(%u, %u, 3, padding=same) BatchNorm2d(%u)} Sequential{Conv2d(%u, %u, 1) BatchNorm2d(%u)}} ReLU ",
-                         channels, next, next, channels, next, next); /* not GELU: it reads the sum, so it may stand three light ops deep */
-            channels = next;
-        } else {
-            n += sprintf(text + n, "Conv2d(%u, %u, %u, padding=same) ", channels, next, 1 + 2 * below(2));
-            if (kind > 6) n += sprintf(text + n, "BatchNorm2d(%u) ", next);
-            n += sprintf(text + n, "%s ", act);
-            channels = next;
-        }
+    for (int i = 0; i < count; i++) {
+        const unsigned piece = below(ARRAY_LEN(pieces)), next = 2 + below(40);
+        for (const char *c = pieces[piece].text; *c; c++)
+            if (*c != '$') text[n++] = *c;
+            else if (*++c == 'a') n += sprintf(text + n, "%s", acts[below(ARRAY_LEN(acts))]);
+            else n += sprintf(text + n, "%u", *c == 'i' ? channels : next);
+        text[n++] = ' ';
+        if (pieces[piece].widens) channels = next;
+        if (pieces[piece].halves) size /= 2;
     }
     const char *end = below(2) ? "Flatten Linear(%u, 10)}" : "Flatten Linear(%u, 64) ReLU Linear(64, 10)}"; /* a large weight is updated in slices */
     sprintf(text + n, end, channels * size * size);
@@ -166,7 +179,7 @@ static void choose_rhythm(Choices *o, int stored, int dropped) {
             for (int i = c->cut[unit - 1].at; i < c->cut[unit].at; i++)
                 o->segment[i] = in >= stored && unit < c->n_cuts - 1 ? end : light ? LIGHTEN : STORED;
         }
-        chain_lighten(c, USUAL, op_is_light, o->segment, o->depth);
+        chain_lighten(c, USUAL, op_is_light, 0, c->p->forward_end, o->segment, o->depth);
         add_choice(o, o->segment);
     }
 }
@@ -177,47 +190,102 @@ static void choose_one(Choices *o, int unit) {
     for (int light = 0; light < 2; light++) {
         chain_store(c, STORED, o->segment);
         for (int i = c->cut[unit - 1].at; i < c->cut[unit].at; i++) o->segment[i] = light ? LIGHTEN : unit;
-        chain_lighten(c, USUAL, op_is_light, o->segment, o->depth);
+        chain_lighten(c, USUAL, op_is_light, 0, c->p->forward_end, o->segment, o->depth);
         add_choice(o, o->segment);
     }
 }
 
-/* What the backward pass does not read (the normalisation's output) is made again for a light op of another unit. */
-static const char stem[] = "Sequential{Conv2d(3, 24, 3, padding=same) BatchNorm2d(24) ReLU MaxPool2d(2) Conv2d(24, 24, 3, padding=same) ReLU Flatten Linear(1536, 10)}";
+/* All of them have a unit of which the best choice depends on what light ops do before it. */
+static const char *const hard[] = {
+    /* A chain of light ops: what the backward pass does not read of a unit that is stored whole is made again for the one after it, at that one's cost. */
+    "Sequential{Conv2d(3, 30, 3, padding=same) BatchNorm2d(30) Tanh BatchNorm2d(30) Flatten Linear(7680, 10)}",
+    /* A run that is dropped, or a unit that is stored whole, begins with what a light op makes again. */
+    "Sequential{BatchNorm2d(3) Residual{Sequential{BatchNorm2d(3) Conv2d(3, 36, 3, padding=same) GELU Conv2d(36, 3, 1)}} Flatten Linear(768, 64) ReLU Linear(64, 10)}",
+    /* After a run that is dropped light ops have nothing to begin from: the backward pass does not read the sum. */
+    "Sequential{Conv2d(3, 41, 1) Tanh Residual{Sequential{Conv2d(41, 23, 3, padding=same) BatchNorm2d(23)} Sequential{Conv2d(41, 23, 1) BatchNorm2d(23)}} ReLU MaxPool2d(2)"
+    " Flatten Linear(1472, 64) ReLU Linear(64, 10)}",
+    /* The sum is kept for a run that is dropped after it, and so is not made again. */
+    "Sequential{MaxPool2d(2) Residual{Sequential{Conv2d(3, 21, 1) GELU Conv2d(21, 3, 1) Tanh}} GELU MaxPool2d(2) Flatten Linear(48, 10)}",
+    /* A normalised sum, which GELU's gradient reads, after two light units in a row. */
+    "Sequential{BatchNorm2d(3) BatchNorm2d(3) Residual{Sequential{Conv2d(3, 37, 3, padding=same) BatchNorm2d(37)} Sequential{Conv2d(3, 37, 1) BatchNorm2d(37)}} GELU"
+    " Flatten Linear(9472, 10)}",
+};
+
+static const Shape images = {4, {BATCH, 3, 16, 16}};
+
+static void compare_all(const char *text, Shape batch, const Settings *s, int cuts, Tally *t) {
+    Err e = {0};
+    Chain c = {0};
+    Scratch memory = {0};
+    Program *p = before_of(text, batch, s, &e);
+    if (!p || !chain_find(&c, p, &memory)) ok(false, "%s: %s", text, e.text);
+    if (p && c.n_cuts <= cuts) {
+        Choices o = choices_of(&c, s, &memory);
+        choose_from(&o, 0);
+        compare(&o, p, t);
+        mem_free(o.item);
+    }
+    scratch_release(&memory, NULL);
+    program_free(p);
+}
+
+static void test_hard(void) {
+    for (size_t i = 0; i < ARRAY_LEN(hard); i++) {
+        Tally t = {.least = 1};
+        const Settings s = settings_of(CHECKPOINT_BUDGET);
+        compare_all(hard[i], images, &s, CUTS + 1, &t);
+        ok(t.budgets > 1 && t.equal == t.budgets && !t.quicker && t.least <= 1, "%s: as quick as the quickest of all choices at each of %d budgets", hard[i], t.budgets);
+    }
+}
+
+#define BLOCK " Residual{Sequential{LayerNorm(32) CausalSelfAttention(32, 4)}} Residual{Sequential{LayerNorm(32) Linear(32, 128) GELU Linear(128, 32)}}"
+
+/* Ranks that keep slices of a sequence gather what products read once more, from what a normalisation makes again: it is not kept, and the
+ * estimate knows. */
+static void test_sequence(void) {
+    Err e = {0};
+    Chain c = {0};
+    Scratch memory = {0};
+    Settings s = settings_of(CHECKPOINT_BUDGET);
+    s.world = s.mesh.tensor = 2;
+    s.sequence_parallel = true;
+    Program *p = before_of("Sequential{Embedding(160, 32)" BLOCK BLOCK BLOCK " LayerNorm(32) Linear(32, 160, bias=false) Flatten(0, 1)}", shape2(4, 32), &s, &e);
+    if (!ok(p && chain_find(&c, p, &memory), "three blocks on two ranks")) return;
+    int *segment = scratch_new(&memory, (size_t)p->forward_end, sizeof *segment), close = 0;
+    const size_t least = least_of(p, s, &e), most = arena(p, &s, &e);
+    for (int i = 0; i < BUDGETS; i++) {
+        s.budget = least + (most - least) * (size_t)i / BUDGETS;
+        Compile under = {.settings = &s, .device = &model, .e = &e};
+        size_t estimated = 0, bytes = 0;
+        if (!chain_fit(&c, &under, segment, &estimated)) chain_arena(&c, segment, &under, &bytes);
+        close += bytes && bytes <= s.budget && fabs((double)estimated / (double)bytes - 1) < 0.02;
+        scratch_release(&under.scratch, NULL);
+    }
+    ok(least < most && close > 0.7 * BUDGETS, "%d of %d estimates are within two percent of the arena", close, BUDGETS);
+    scratch_release(&memory, NULL);
+    program_free(p);
+}
 
 /* Half of them on two ranks with ZeRO-3, which gathers weights between the forward ops. */
 static void test_exhaustive(void) {
     Tally tally[2] = {{.least = 1}, {.least = 1}};
     for (int i = 0; i < NETWORKS; i++) {
         char text[1024];
-        Err e = {0};
-        Chain c = {0};
-        Scratch memory = {0};
         Settings s = settings_of(CHECKPOINT_BUDGET);
         if (i % 3 == 1) s.precision = PREC_AMP_BF16;
         if (i % 2) s.world = 2, s.zero = 3;
-        if (i) random_net(text, 3 + (int)below(4));
-        else strcpy(text, stem);
-        Program *p = before(text, &s, &e);
-        if (!p || !chain_find(&c, p, &memory)) ok(false, "%s: %s", text, e.text);
-        if (p && c.n_cuts <= 8) {
-            Choices o = choices_of(&c, &s, &memory);
-            choose_from(&o, 0);
-            compare(&o, p, &tally[i % 2], EACH);
-            mem_free(o.item);
-        }
-        scratch_release(&memory, NULL);
-        program_free(p);
+        random_net(text, 1 + (int)below(4));
+        compare_all(text, images, &s, CUTS, &tally[i % 2]);
     }
     for (int k = 0; k < 2; k++) {
         const Tally *t = &tally[k];
-        printf("# %s: %d networks of up to 8 units, %d budgets, %d as quick as the quickest of all choices, least x%.3f, %d of %d estimates exact\n",
-               k ? "ZeRO-3" : "one rank", t->nets, t->budgets, t->equal, t->least, t->exact, t->estimates);
+        printf("# %s: %d networks of up to %d units, %d budgets, %d as quick as the quickest of all choices, least x%.3f, %d of %d estimates exact\n",
+               k ? "ZeRO-3" : "one rank", t->nets, CUTS - 1, t->budgets, t->equal, t->least, t->exact, t->estimates);
         is_int(t->quicker, 0, "no choice is quicker than the quickest of all choices that fit");
-        const double most = k ? 0.97 : 1, exact = k ? 0.6 : 1; /* what is gathered for a second run is not where the forward pass has it */
-        ok(t->nets > 12 && t->equal >= most * t->budgets, "in %.0f %% of the cases it is as quick as that", 100 * most);
-        ok(t->estimates > t->budgets / 4 && t->exact >= exact * t->estimates, "%.0f %% of the estimates are the arena to the byte", 100 * exact);
-        ok(t->least <= 1, "the least memory is the least of all choices");
+        const double exact = k ? 0.75 : 1; /* what is gathered for a second run is not where the forward pass has it */
+        ok(t->nets > 100 && t->equal >= 0.99 * t->budgets, "in 99 %% of the cases it is as quick as that");
+        ok(t->estimates > t->budgets / 6 && t->exact >= exact * t->estimates, "%.0f %% of the estimates are the arena to the byte", 100 * exact);
+        ok(t->least <= 1.01, "the least memory is that of all choices, or a hundredth more");
     }
 }
 
@@ -248,10 +316,10 @@ static void test_deep(void) {
         for (int stored = 0; stored < 4; stored++)
             for (int dropped = 1; dropped < 16; dropped++) choose_rhythm(&o, stored, dropped);
         for (int unit = 1; unit < c.n_cuts - 1; unit++) choose_one(&o, unit);
-        compare(&o, p, &t, 3);
+        compare(&o, p, &t);
         printf("# %d units, %d budgets, %d as quick as the quickest of %d choices, %d quicker, least x%.3f, %d of %d estimates exact, %.6f of a step slower\n",
                c.n_cuts - 1, t.budgets, t.equal, o.n, t.quicker, t.least, t.exact, t.estimates, t.slower);
-        ok(t.budgets > 50 && t.quicker > t.budgets / 3, "often quicker than all choices with a rhythm, and all of one unit");
+        ok(t.budgets > 20 && t.quicker > t.budgets / 3, "often quicker than all choices with a rhythm, and all of one unit");
         ok(t.slower < 0.0002, "slower than these by no more than a step's five-thousandth");
         ok(t.least < 0.95, "the least memory is less than that of all these choices");
         ok(t.estimates > t.budgets / 3 && t.exact == t.estimates, "all estimates are the arena to the byte");
@@ -263,6 +331,8 @@ static void test_deep(void) {
 
 int main(void) {
     test_budget();
+    test_hard();
+    test_sequence();
     test_exhaustive();
     test_deep();
     return tap_done();

@@ -2,6 +2,7 @@
 #include "memory/plan.h"
 
 #include "base/mem.h"
+#include "plan_check.h"
 #include "tap.h"
 
 enum { MOST = 4000 };

@@ -3,6 +3,7 @@
 
 #include "each_failure.h"
 #include "memory/plan_private.h"
+#include "plan_check.h"
 
 enum { MOST = 1500 };
 
