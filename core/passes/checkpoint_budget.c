@@ -546,13 +546,14 @@ static int compare_doubles(const void *left, const void *right) {
  * The half with the smaller losses goes, but no two in a row; the first, which needs the least, and the last, which is the quickest, stay. */
 static void thin_out(Front *f) {
     double loss[LABELS], sorted[LABELS];
-    for (int i = 1; i < f->n - 1; i++) loss[i] = sorted[i] = (double)(f->item[i + 1].peak - f->item[i].peak) * (f->item[i - 1].seconds - f->item[i].seconds);
-    qsort(sorted + 1, (size_t)f->n - 2, sizeof *sorted, compare_doubles);
-    const double most = sorted[f->n / 2];
+    assert(f->n == LABELS);
+    for (int i = 1; i < LABELS - 1; i++) loss[i] = sorted[i] = (double)(f->item[i + 1].peak - f->item[i].peak) * (f->item[i - 1].seconds - f->item[i].seconds);
+    qsort(sorted + 1, LABELS - 2, sizeof *sorted, compare_doubles);
+    const double most = sorted[LABELS / 2];
     int n = 1;
     bool went = false;
-    for (int i = 1; i < f->n; i++) {
-        went = !went && i < f->n - 1 && loss[i] <= most;
+    for (int i = 1; i < LABELS; i++) {
+        went = !went && i < LABELS - 1 && loss[i] <= most;
         if (!went) f->item[n++] = f->item[i];
     }
     f->n = n;

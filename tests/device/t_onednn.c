@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "../../kernels/cpu/cpu.h"
+#include "../../kernels/cpu/isa.h"
 #include "memory/device.h"
 #include "reference/ref_conv.h"
 #include "reference/reference.h"
@@ -506,8 +507,6 @@ static void test_conv(const ConvCase *c, const Types *types_of, int pass, ActFn 
     for (int k = 0; k < OPERANDS; k++) operand_free(&t[k]);
 }
 
-static bool has_isa(dnnl_cpu_isa_t needed) { return (dnnl_get_effective_cpu_isa() & needed) == needed; }
-
 typedef struct LinearCase { const char *name; int64_t n, i, o; bool bias; ActFn act; } LinearCase;
 static const LinearCase linears[] = {
     {"1x1->1", 1, 1, 1, true, ACT_NONE},           {"3x7->5 no bias", 3, 7, 5, false, ACT_RELU},
@@ -536,7 +535,7 @@ static const LinearCase linears[] = {
 /* In fp32: few outputs, and few samples, are own products; so are all others without AVX-512. */
 static bool is_own_linear(const LinearCase *c, int pass) {
     const bool few_outputs = c->o <= 16 && pass != DW, few_samples = c->n <= 16 && (pass == FORWARD || pass == DW);
-    return few_outputs || few_samples || !has_isa(dnnl_cpu_isa_avx512_core);
+    return few_outputs || few_samples || !isa_has(dnnl_cpu_isa_avx512_core);
 }
 
 static void test_linear(const LinearCase *c, const Types *types_of, int pass, ActFn act) {
@@ -574,7 +573,7 @@ static void test_device(void) {
     ok(info.name[0] && info.threads > 0, "a name and threads");
     ok(info.memory_free > 0 && info.memory_free <= info.memory_total, "free memory is some of the memory");
     ok(info.emulated[DT_F16] && !info.emulated[DT_F32], "fp16 is emulated, fp32 is not");
-    is_int(info.emulated[DT_BF16], !has_isa(dnnl_cpu_isa_avx512_core_bf16), "bf16 is where there is no instruction");
+    is_int(info.emulated[DT_BF16], !isa_has(dnnl_cpu_isa_avx512_core_bf16), "bf16 is where there is no instruction");
     is_int(d->alloc(device, 100, &p, &e), ERR_INTERNAL, "100 bytes are no multiple of the alignment");
     is_int(d->alloc(device, (size_t)1 << 62, &p, &e), ERR_OOM, "2^62 bytes are too many");
     has_text(e.text, "4611686018427387904", "the message says how many");
@@ -620,7 +619,7 @@ static bool in_turn(size_t c, size_t n, size_t turn) { return sampled((c + 3 * t
 static bool grouped_by(const Types *t) {
     DeviceInfo info;
     Err e;
-    if (device->table->info(device, &info, &e) || !has_isa(dnnl_cpu_isa_avx2)) return false;
+    if (device->table->info(device, &info, &e) || !isa_has(dnnl_cpu_isa_avx2)) return false;
     for (int k = 0; k < OPERANDS; k++)
         if (t->t[k] != DT_F32 && !info.emulated[t->t[k]]) return false;
     return true;
@@ -629,7 +628,7 @@ static bool grouped_by(const Types *t) {
 static void test_groups(const Types *t, int pass, size_t turn) {
     for (size_t k = 0; k < ARRAY_LEN(grouped); k++) {
         const RefConv *d = &grouped[k].conv.d;
-        const bool dx = pass == DX || pass == DX_ACT, is_register = d->c / d->groups == (has_isa(dnnl_cpu_isa_avx512_core) ? 16 : 8);
+        const bool dx = pass == DX || pass == DX_ACT, is_register = d->c / d->groups == (isa_has(dnnl_cpu_isa_avx512_core) ? 16 : 8);
         const bool left = dx && is_register && t->t[Y] == DT_F32; /* one register for a group */
         const bool few = pass == DW && d->c / d->groups <= 4; /* depthwise.h has them on any processor */
         const bool own = few || (grouped_by(t) && !left && grouped[k].own >> pass & 1);
@@ -646,7 +645,7 @@ static bool packed_by(const Types *t, const RefConv *d) {
 
 /* bf16 comes here, too, where the device only converts it; what Winograd's algorithm leaves is then gemm.h's. */
 static void test_winograd(void) {
-    bool can = has_isa(dnnl_cpu_isa_avx2);
+    bool can = isa_has(dnnl_cpu_isa_avx2);
     if (!can) skip("convolutions by Winograd", "no AVX2");
     for (size_t t = 0; t < ARRAY_LEN(types) && can; t++)
         for (int pass = FORWARD; pass < TRANSPOSE; pass++)
@@ -666,7 +665,7 @@ static bool tapped_by(const Types *t, int pass) {
     DType factor[2] = {DT_F32, DT_F32};
     for (int k = 0; k < OPERANDS; k++)
         if (at[k] == 0 || at[k] == 1) factor[at[k]] = t->t[k];
-    return factor[0] == factor[1] && factor[0] != DT_F16 && has_isa(needed);
+    return factor[0] == factor[1] && factor[0] != DT_F16 && isa_has(needed);
 }
 
 static void test_taps(const Types *t, int pass) {
@@ -678,7 +677,7 @@ static void test_taps(const Types *t, int pass) {
 }
 
 static void test_pointwise(const Types *t, int pass) {
-    const bool faster = t == types && has_isa(dnnl_cpu_isa_avx2) && !has_isa(dnnl_cpu_isa_avx512_core);
+    const bool faster = t == types && isa_has(dnnl_cpu_isa_avx2) && !isa_has(dnnl_cpu_isa_avx512_core);
     for (size_t k = 0; k < ARRAY_LEN(pointwise); k++) {
         const bool own = packed_by(t, &pointwise[k].conv.d) || (faster && pointwise[k].own >> pass & 1);
         if (in_turn(k, ARRAY_LEN(pointwise), (size_t)(t - types) + (size_t)pass))
@@ -688,8 +687,8 @@ static void test_pointwise(const Types *t, int pass) {
 
 static bool depthwise_by(const OwnCase *c, DType x, int pass) {
     if (pass == DW) return c->own >> DW & 1;
-    const bool library = pass == FORWARD && (x == DT_F32 || (x == DT_BF16 && has_isa(dnnl_cpu_isa_avx512_core_bf16)));
-    return has_isa(dnnl_cpu_isa_avx2) && !library && c->own >> (pass == FORWARD ? FORWARD : DX) & 1;
+    const bool library = pass == FORWARD && (x == DT_F32 || (x == DT_BF16 && isa_has(dnnl_cpu_isa_avx512_core_bf16)));
+    return isa_has(dnnl_cpu_isa_avx2) && !library && c->own >> (pass == FORWARD ? FORWARD : DX) & 1;
 }
 
 /* A NaN in x must reach the loss, through a ReLU too. */
@@ -775,7 +774,7 @@ static void test_late(DType t, ActFn act) {
 
 /* A type that oneDNN has is not copied to fp32, whatever the limit: here the copies would be the largest scratch. */
 static void test_narrow_types(void) {
-    if (!has_isa(dnnl_cpu_isa_avx512_core_bf16)) {
+    if (!isa_has(dnnl_cpu_isa_avx512_core_bf16)) {
         skip("gradients of bf16 weights in bf16", "no products of bf16");
         return;
     }
@@ -824,7 +823,7 @@ int main(void) {
         device->table->trim(device, true);
     }
     if (sample_most()) return device->table->close(device), tap_done(); /* the rest counts what all cases met */
-    const bool narrow = has_isa(dnnl_cpu_isa_avx512_core_bf16);
+    const bool narrow = isa_has(dnnl_cpu_isa_avx512_core_bf16);
     ok(met_over[DT_F32][BY_OWN] && met_over[DT_BF16][BY_OWN] && met_over[DT_F16][BY_OWN] && met_over[DT_F16][BY_COPY] &&
        met_over[DT_F32][BY_BITS] && (!narrow || met_over[DT_BF16][BY_BITS]), "dx has overwritten s in every way");
     for (int pass = FORWARD; pass < TRANSPOSE; pass++)

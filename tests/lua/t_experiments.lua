@@ -95,7 +95,8 @@ for _, one in ipairs(cells "offload") do
     waits = waits + (op.kind == "wait" and 1 or 0)
   end
   -- those at the peak stay in line: 8 of 148 where nothing is computed again
-  tap.ok((copies > 0) == (one.name:find "on the host" ~= nil) and waits >= 0.9 * copies, ("offload, %s: %d of %d copies go on beside computing"):format(one.name, waits, copies))
+  tap.ok((copies > 0) == (one.name:find "on the host" ~= nil) and waits >= 0.9 * copies,
+    ("offload, %s: %d of %d copies go on beside computing"):format(one.name, waits, copies))
 end
 local waiting = prepared(cells("offload")[2])
 local of_activations = hand.compare(waiting, hand.sum(waiting, hand.layers(waiting)))[4]
