@@ -29,9 +29,28 @@ INLINE void turn(void *to, const void *from, int64_t rows, int64_t cols, int64_t
     }
 }
 
+/* `few` rows, or columns, a constant: numbers that lie side by side come from so many runs, or go to them. For columns [c0, c1) */
+INLINE void turn_few(void *to, const void *from, int64_t rows, int64_t cols, int64_t c0, int64_t c1, int few, bool halves) {
+    if (rows == few) {
+#pragma omp simd
+        for (int64_t c = c0; c < c1; c++)
+            for (int r = 0; r < few; r++) copy_number(to, c * few + r, from, r * cols + c, halves);
+    } else {
+#pragma omp simd
+        for (int64_t r = 0; r < rows; r++)
+            for (int c = 0; c < few; c++) copy_number(to, c * rows + r, from, r * few + c, halves);
+    }
+}
+
 /* to (cols, rows) = from (rows, cols) transposed, for columns [c0, c1) */
 INLINE void turn_columns(void *to, const void *from, int64_t rows, int64_t cols, int64_t c0, int64_t c1, bool halves) {
     const int64_t line = LINE / (halves ? 2 : 4);
+    switch (min_i64(rows, cols)) { /* groups of channels, or pixels that become channels */
+    case 2: turn_few(to, from, rows, cols, c0, c1, 2, halves); return;
+    case 3: turn_few(to, from, rows, cols, c0, c1, 3, halves); return;
+    case 4: turn_few(to, from, rows, cols, c0, c1, 4, halves); return;
+    default: break;
+    }
     for (int64_t r0 = 0; r0 < rows; r0 += line) {
         const int64_t r1 = min_i64(r0 + line, rows), whole = r1 - (r1 - r0) % GEMM_LANES;
         int64_t c = c0;

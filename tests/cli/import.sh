@@ -53,6 +53,8 @@ has "$(cat again.lua)" "      x = self.fc(x)
 memtide import --description "$HERE/circular.json"
 has "$status $err" "69 memtide: $HERE/circular.json: memtide cannot say everything that it calls:
   models.py:220: Conv2d: padding_mode = \"circular\", once" "an option that a layer has not is named"
+memtide import --description "$HERE/shuffled.json" -o shuffled.lua
+has "$status $(cat shuffled.lua)" "x = x:channel_shuffle(3)" "groups of channels that change places are shuffled as nn.ChannelShuffle does"
 memtide import --description "$HERE/unknown.json"
 is "$status" 69 "what memtide cannot say is an error"
 has "$err" "models.py:65: torch.cumsum, 3 times; gives 12 numbers of each sample" "... with its line, how often, and how large it is"
@@ -119,6 +121,8 @@ if [ $with_torch = 0 ]; then
     is "$(printf '%s\n' "$err" | sed -n 's/.*loss: .*difference \([0-9.e-]*\)$/\1/p' | awk '{ print $1 < 1e-5 }')" 1 \
         "a step in both has the same loss"
 fi
+python_says "models.py:Shuffled --input 3,8,8 -o shuffled.lua --check" 0 "" "shuffled channels"
+has_gradients "... have PyTorch's gradients"
 python_says "models.py:Windows --input 4,4,8 -o windows.lua --weights --check" 0 "" "windows with a bias and a mask"
 has_gradients "... have PyTorch's gradients"
 python_says "models.py:Gated --input 3,8 -o gated.lua --check" 0 "" "gates"

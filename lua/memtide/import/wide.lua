@@ -8,7 +8,7 @@ local wide = {}
 local MOST = 4 -- dimensions of a value of memtide's
 
 -- A wide value: {form = of the value that it is a view of, shape = its sizes in the order in which they lie, order =
--- {place in shape of each dimension, ...}}
+-- {place in shape of each dimension, ...}, source = the shape of that value, or nil}
 
 local function product(sizes, first, last)
   local count, batch = 1, false
@@ -114,8 +114,27 @@ function ordered(held)
   return call(call(held.form, "view", sizes), "permute", dims)
 end
 
+local function is_same(one, other)
+  for i = 1, math.max(#one, #other) do
+    local a, b = one[i], other[i]
+    if (type(a) == "table" and a.batch or a) ~= (type(b) == "table" and b.batch or b) then return false end
+  end
+  return true
+end
+
+-- An image whose channels, in groups, have changed places: into how many groups; else nil. nn.ChannelShuffle says the same of an
+-- image that lies as layers leave it, pixel by pixel, where a view and an order of dimensions put it into PyTorch's order and back.
+local function shuffled_groups(held, shape)
+  local list = groups(held)
+  local shuffles = #list == 4 and list[1][2] == 1 and list[2][1] == 3 and list[2][2] == 3 and list[3][1] == 2
+  if not shuffles or #shape ~= 4 or not held.source or not is_same(held.source, shape) then return nil end
+  return product(held.shape, 2, 3) == shape[2] and held.shape[2] or nil
+end
+
 -- A value of few dimensions: the wide one with this shape
 local function narrowed(held, shape)
+  local channel_groups = shuffled_groups(held, shape)
+  if channel_groups then return call(held.form, "channel_shuffle", {channel_groups}) end
   local form, why = ordered(held)
   if not form then return nil, why end
   local sizes = {}
@@ -185,11 +204,11 @@ end
 
 local OPERATORS = {add = " + ", sub = " - ", mul = " * ", div = " / ", iadd = " + ", isub = " - ", imul = " * "}
 
--- A form of that shape, in PyTorch's order
-local function lying_as(form, shape)
+-- A form of that shape, in PyTorch's order; source: as of a wide value
+local function lying_as(form, shape, source)
   local order = {}
   for i = 1, #shape do order[i] = i end
-  return {form = form, shape = shape, order = order}
+  return {form = form, shape = shape, order = order, source = source}
 end
 
 -- A wide value and another one, which lie as they are, side by side; nil and why
@@ -259,13 +278,14 @@ function wide.call(op, name, held)
   if not from then
     local wide_one, what
     if name == "einsum" and shape and #shape > MOST then wide_one, what = einsum(op, held)
-    elseif VIEWS[name] and #shape > MOST then wide_one = lying_as(op.value(x), shape)
+    elseif VIEWS[name] and #shape > MOST then wide_one = lying_as(op.value(x), shape, op.shapes[x.value + 1])
     else return nil end
     held[out] = wide_one
     return wide_one and text() or false, what
   end
   local next_one, why
-  if ORDERS[name] then next_one = {form = from.form, shape = from.shape, order = ORDERS[name](op, from)}
+  if ORDERS[name] then
+    next_one = {form = from.form, shape = from.shape, order = ORDERS[name](op, from), source = from.source}
   elseif name == "getitem" and math.type(op.args[2]) == "integer" then next_one, why = selected(from, 1, op.args[2])
   elseif VIEWS[name] and #shape <= MOST then
     local form

@@ -218,3 +218,18 @@ class Circular(nn.Module):
 
     def forward(self, x):
         return self.conv(x).flatten(1)
+
+
+class Shuffled(nn.Module):
+    """Channels in groups that change places, as ShuffleNet's do"""
+
+    def __init__(self, groups=2):
+        super().__init__()
+        self.conv, self.groups = nn.Conv2d(3, 12, 3), groups
+        self.after, self.fc = nn.Conv2d(12, 4, 1), nn.Linear(4, 5)
+
+    def forward(self, x):
+        x = self.conv(x)
+        n, c, h, w = x.shape
+        x = x.view(n, self.groups, c // self.groups, h, w).transpose(1, 2).contiguous().view(n, c, h, w)
+        return self.fc(self.after(x).mean((2, 3)))
