@@ -243,7 +243,6 @@ static int check_ops(const Program *p, const Layer *root, Err *e) {
 int lower_network(const Network *net, bool training, bool with_loss, Program **out, Err *e) {
     if (with_loss && !net->n_losses)
         return err_set(e, ERR_SCRIPT, "expected a loss: the network was built without one");
-    if (layer_batchnorm_check(net->root, training, e)) return ERR_SCRIPT;
     Lower lw = {program_new(), net, mem_new((size_t)net->n_params * sizeof(int)), training, with_loss, 0, 0, 0,
                 NULL, 0};
     bool made = lw.p && lw.param;

@@ -69,6 +69,7 @@ int compile(const Network *net, const Settings *s, Device *device, PassWatch *wa
     Program *p;
     int code = check_ranks(s, e);
     if (!code) code = choosing(s, device, &c.device, e);
+    if (!code) code = layer_batchnorm_check(net->root, !s->eval, e);
     if (!code) code = lower_network(net, !s->eval, !s->no_loss, &p, e);
     if (code) return code;
     p->graph = s->graph;

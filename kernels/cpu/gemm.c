@@ -27,25 +27,21 @@ static bool is_lying(const Gemm *g) {
     return !g->packed && !g->columns && g->b.transposed && g->b.type == DT_F32 && g->m <= GEMM_DOT_ROWS;
 }
 
-/* Few rows and enough terms for strips: of few terms a panel is small, and takes less workspace. Strips are made with AVX2 alone, as
- * dot products are: elsewhere they were not measured. */
-static bool suits_strips(const Gemm *g) {
-    enum { ROWS = 256, TERMS = 128 };
-    return GEMM_DOT_ROWS && !g->packed && !is_lying(g) && g->m <= ROWS && g->k >= TERMS;
-}
-
-/* A thread packs all of a for its columns: of few of them that would take too long. */
-static bool has_strips(const Gemm *g) {
-    enum { COLUMNS = 128 /* of a thread */ };
-    return suits_strips(g) && g->n >= (int64_t)g->threads * COLUMNS;
-}
-
 /* Is b kept, where there are strips? Of more rows the sums of so short parts would be added up too often; of numbers that are converted
  * it no longer pays with fewer. */
 static bool suits_keeping(const Gemm *g) {
     enum { CONVERTED_ROWS = 32 };
     const int64_t most = g->b.type == DT_F32 ? GEMM_DOT_ROWS : CONVERTED_ROWS;
-    return suits_strips(g) && g->m <= most && !g->columns && !g->b.transposed;
+    return GEMM_DOT_ROWS && !g->packed && g->m <= most && !g->columns && !g->b.transposed;
+}
+
+/* Few rows, and b is kept, or there are enough terms: of few terms a panel is small, and takes less workspace. A thread packs all of a for its
+ * columns: of few of them that would take too long. Strips are made with AVX2 alone, as dot products are: elsewhere they were not
+ * measured. */
+static bool has_strips(const Gemm *g) {
+    enum { ROWS = 256, TERMS = 128, COLUMNS = 128 /* of a thread */ };
+    return GEMM_DOT_ROWS && !g->packed && !is_lying(g) && g->m <= ROWS && (g->k >= TERMS || suits_keeping(g)) &&
+           g->n >= (int64_t)g->threads * COLUMNS;
 }
 
 /* Terms of a part of a sum. Rows of b often lie a power of two apart, and then share few places of the second cache, where those that
@@ -166,7 +162,9 @@ static int64_t pack_pieces(const Panel *t) {
 int64_t gemm_packed(int64_t n, int64_t k) { return div_up(n, GEMM_COLUMNS) * GEMM_COLUMNS * k; }
 
 void gemm_pack(const Gemm *g, float *to) {
-    const Panel all = {.g = g, .s.panel = to, .columns = g->n, .depth = g->k};
+    Gemm whole = *g;
+    whole.packed = to; /* its parts are those of a product whose b is packed */
+    const Panel all = {.g = &whole, .s.panel = to, .columns = g->n, .depth = g->k};
     const int64_t pieces = pack_pieces(&all);
 #pragma omp parallel for schedule(static) num_threads(g->threads) if (g->threads > 1)
     for (int64_t i = 0; i < pieces; i++) pack_panel(&all, i);
