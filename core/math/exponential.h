@@ -1,6 +1,5 @@
-/* exponential.h: exponentials of numbers that are never positive, and what activations and gates make of them, once for every
- * device. Shared with .cu files. They are sums and products, so a loop over vectors computes them without a call, and their bits
- * depend on no library. */
+/* exponential.h: exponentials, and what activations and gates make of them, once for every device. Shared with .cu files. They are sums
+ * and products, so a loop over vectors computes them without a call, and their bits depend on no library. */
 #ifndef MT_EXPONENTIAL_H
 #define MT_EXPONENTIAL_H
 

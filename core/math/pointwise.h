@@ -147,7 +147,7 @@ MT_FN float act_value(ActAttr a, float x) {
     case ACT_CLAMP:
     case ACT_HARDTANH: return x < a.slope ? a.slope : x > a.high ? a.high : x;
     case ACT_HARDSIGMOID: return x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f;
-    case ACT_MISH: 
+    case ACT_MISH:
         m = mish_of(x);
         return x * (m.above / m.below);
     case ACT_LOGSIGMOID: return (x < 0.0f ? x : 0.0f) - softplus_rest(x);
@@ -177,7 +177,7 @@ MT_FN float act_slope(ActAttr a, float s) {
     case ACT_GELU: return normal_below(s, normal_bell(s)) + s * 0.39894228040143268f * normal_bell(s);
     case ACT_GELU_TANH:
         t = sigmoid_value(gelu_argument(s));
-        return t + s * gelu_argument_slope(s) * t * (1.0f - t);
+        return t + s * (t * (1.0f - t)) * gelu_argument_slope(s);
     case ACT_SILU:
         t = sigmoid_value(s);
         return t * (1.0f + s * (1.0f - t));

@@ -243,6 +243,7 @@ static void run_again(Drop *r, const Op *first, bool alone) {
         if (r->lost[program_root(p, first->out[k])]) r->twin[first->out[k]] = op.out[k];
     }
     if (op.workspace != NO_BUF) op.workspace = second_buf(p, op.workspace);
+    op_cost(p, &op);
     if (!p->failed) rewrite_put(p, &op);
 }
 

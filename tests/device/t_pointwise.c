@@ -510,6 +510,9 @@ static void test_exponentials(void) {
     for (int k = 0; k < FUNCTIONS; k++) ok(worst[k] < 5e-7, "%s is within %g of itself", names[k], worst[k]);
     ok(exp_flushed(-INFINITY) == 0 && expm1_negative(-INFINITY) == -1 && tanh_value(INFINITY) == 1 && sigmoid_value(-INFINITY) == 0,
        "exponentials far below 0 vanish");
+    const ActAttr tanh_gelu = act_of(ACT_GELU_TANH), silu = act_of(ACT_SILU);
+    ok(act_slope(tanh_gelu, 2e13f) == 1 && act_slope(tanh_gelu, -2e13f) == 0 && act_slope(silu, 1e30f) == 1 && act_slope(silu, -1e30f) == 0,
+       "slopes far out are 1 and 0");
     ok(isnan(exp_flushed(NAN)) && isnan(expm1_negative(NAN)) && isnan(sigmoid_value(NAN)) && isnan(tanh_value(NAN)) &&
            isnan(act_value(act_of(ACT_MISH), NAN)) && isnan(act_value(softplus, NAN)),
        "NaN stays NaN");
