@@ -143,7 +143,7 @@ def case_of(name):
     loss = nn.CrossEntropyLoss() if one.classes else nn.MSELoss()
     return SimpleNamespace(
         name=name, module=lambda: made(name), inputs=lambda: [(shape, torch.float32) for shape in one.inputs], batch=BATCH,
-        precision="fp32", accumulate=1, mode="train", pytorch={}, settings={},
+        precision="fp32", accumulate=1, mode="train", world=1, rank=0, pytorch={}, settings={},
         optimizer=SimpleNamespace(kind="SGD", options={"lr": 0.01, "momentum": 0.9}),
         of_classes=lambda: one.classes, criteria=lambda: [(1, loss)] * one.outputs)
 
