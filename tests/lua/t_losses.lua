@@ -150,11 +150,11 @@ tap.raises("BCELoss (tests/lua/t_losses.lua", "the loss that autocast does not b
     {1, 1})), {precision = "amp_bf16"}, device)
   if not program then error(message, 0) end
 end)
-local two = nn.Graph{fc = nn.Linear(2, 3), forward = function(self, x)
+local of_two = nn.Graph{fc = nn.Linear(2, 3), forward = function(self, x)
   local y = self.fc(x)
   return y, y
 end}
-local short <close> = mt.trainer{model = two, input = {2}, batch = 2, loss = nn.CrossEntropyLoss() + nn.IdentityLoss(),
+local short <close> = mt.trainer{model = of_two, input = {2}, batch = 2, loss = nn.CrossEntropyLoss() + nn.IdentityLoss(),
   optimizer = optim.SGD{lr = 0.1}}
 tap.raises("a batch is incomplete (1 of 2 targets)", "a penalty counts every sample", function() short:step({1, 1}, {1}) end)
 

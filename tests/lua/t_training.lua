@@ -251,8 +251,8 @@ local padded = assert(mt.trainer{model = nn.Linear(1, 3), input = {1}, batch = 2
 padded:write("weight", {0, 0, 0})
 local function share(bias, values)
   padded:write("bias", bias)
-  local npy = os.tmpname()
-  local x, y = npy .. ".x.npy", npy .. ".y.npy"
+  local file_name = os.tmpname()
+  local x, y = file_name .. ".x.npy", file_name .. ".y.npy"
   local function write(name, kind, count, text)
     local header = ("{'descr': '%s', 'fortran_order': False, 'shape': (%s), }"):format(kind, count)
     local file = assert(io.open(name, "wb"))

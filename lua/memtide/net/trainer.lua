@@ -226,20 +226,20 @@ end
 -- All batches of a loader -> their loss as if they were one batch, share of labels that are right (nil: targets are not
 -- labels), samples. A loss that counts no label of any batch, and the share of none, are no numbers, as in PyTorch.
 local function evaluate_all(self, loader)
-  local sum, shares, right, labels, samples, whole = 0, 0, 0, 0, 0, false
+  local sum, shares, right, labels, samples, is_sum = 0, 0, 0, 0, 0, false
   for x, y, n in loader:epoch() do
     local loss, outputs, shape = self:evaluate(x, y)
     if not loss then return nil, outputs, shape end
     local values = self.labels and y:values()
-    local share, is_sum = nn.share_of(self.loss, values, n)
+    local share, summed = nn.share_of(self.loss, values, n)
     if share ~= 0 then sum, shares = sum + loss * share, shares + share end -- without any the mean of the batch is 0 / 0
-    samples, whole = samples + n, is_sum
+    samples, is_sum = samples + n, summed
     if values then
       local found, counted = cell.correct(outputs, shape, values, self.ignored)
       right, labels = right + found, labels + counted
     end
   end
-  return whole and sum or sum / shares, self.labels and right / labels or nil, samples
+  return is_sum and sum or sum / shares, self.labels and right / labels or nil, samples
 end
 
 -- Loss without gradients: of a batch -> loss, outputs, shape; of all batches of a loader -> loss, accuracy, samples. nil, message, code: failed
