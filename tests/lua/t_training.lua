@@ -262,7 +262,7 @@ local function share(bias, values)
   write(x, "<f4", #values .. ", 1", string.pack(("<f"):rep(#values), table.unpack(values)))
   write(y, "<i4", #values .. ",", string.pack(("<i4"):rep(#values), table.unpack(values)))
   local _, right_share, all = padded:evaluate(mt.data.loader{mt.data.npy(x, y), batch = 2})
-  for _, name in ipairs{npy, x, y} do os.remove(name) end
+  for _, name in ipairs{file_name, x, y} do os.remove(name) end
   return right_share, all
 end
 local reached, count = share({0, 5, 9}, {2, 1, 0, 2, 1})
