@@ -27,8 +27,8 @@ static bool is_lying(const Gemm *g) {
     return !g->packed && !g->columns && g->b.transposed && g->b.type == DT_F32 && g->m <= GEMM_DOT_ROWS;
 }
 
-/* Is b kept, where there are strips? Of more rows the sums of so short parts would be added up too often; of numbers that are converted
- * it no longer pays with fewer. */
+/* Is b kept, where there are strips? With more rows the sums of such short parts are added up too often, and sooner so where numbers
+ * are converted. */
 static bool suits_keeping(const Gemm *g) {
     enum { CONVERTED_ROWS = 32 };
     const int64_t most = g->b.type == DT_F32 ? GEMM_DOT_ROWS : CONVERTED_ROWS;
