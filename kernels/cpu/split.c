@@ -2,7 +2,7 @@
 
 #include "base/base.h"
 
-/* PIECES: at most, but for images that have no such divisor; PIECE_MACS: multiply-adds that pay for a piece; SLICE: the
+/* PIECES: at most, but for images without such a divisor; PIECE_MACS: multiply-adds that pay for a piece; SLICE: the
  * channels of a slice are a multiple of it, and at least LEAST_SLICE. */
 enum { PIECES = 16, PIECE_MACS = 1 << 20, SLICE = 16, LEAST_SLICE = 64 };
 
@@ -16,13 +16,12 @@ static int64_t slices_after(const Work *w, int64_t slices) {
     return 0;
 }
 
-/* A divisor of the images: the least that is not below `wanted`, or the largest below it if that would be more than four times as
- * many. */
-static int64_t parts_near(int64_t images, int64_t wanted) {
+/* A divisor of the images: the least that is not below `wanted`, or the largest below it if that would be more than `most`. */
+static int64_t parts_near(int64_t images, int64_t wanted, int64_t most) {
     int64_t below = 1;
     for (int64_t n = 1; n <= images; n++) {
         if (images % n) continue;
-        if (n >= wanted) return n <= 4 * wanted ? n : below;
+        if (n >= wanted) return n <= most ? n : below;
         below = n;
     }
     return below;
@@ -36,13 +35,14 @@ static double cost(const Work *w, int64_t parts, int64_t slices) {
 }
 
 Split split_work(const Work *w) {
-    const int64_t most = max_i64(1, min_i64(PIECES, w->macs / PIECE_MACS));
-    int64_t parts = w->sums ? 1 : parts_near(w->images, most), slices = 1;
+    /* A prime number of images has pieces of one: slices of all of them would be copied, which takes their memory once more. */
+    const int64_t paying = w->macs / PIECE_MACS, most = max_i64(1, min_i64(PIECES, paying));
+    int64_t parts = w->sums ? 1 : parts_near(w->images, most, max_i64(4 * most, paying)), slices = 1;
     double least = cost(w, 1, 1);
     for (int64_t s = 1; s && !w->sums && parts * s <= most; s = slices_after(w, s)) slices = s;
     for (int64_t s = 1; s && w->sums; s = slices_after(w, s))
         for (int64_t n = 1; n * s <= most; n *= 2) {
-            const int64_t p = parts_near(w->images, n);
+            const int64_t p = parts_near(w->images, n, max_i64(4 * n, paying));
             if (cost(w, p, s) >= least) continue;
             least = cost(w, p, s), parts = p, slices = s;
         }
@@ -53,7 +53,7 @@ Split split_work(const Work *w) {
 Split split_product(int64_t m, int64_t n, int64_t k) {
     enum { ROWS = 96, COLUMNS = 128, WANTED = 8 };
     const int64_t most = max_i64(1, min_i64(WANTED, (int64_t)((double)m * (double)n * (double)k / PIECE_MACS)));
-    const int64_t parts = parts_near(m, max_i64(1, min_i64(most, m / ROWS)));
-    const int64_t slices = parts_near(n, max_i64(1, min_i64(most / parts, n / COLUMNS)));
+    const int64_t rows = max_i64(1, min_i64(most, m / ROWS)), parts = parts_near(m, rows, 4 * rows);
+    const int64_t columns = max_i64(1, min_i64(most / parts, n / COLUMNS)), slices = parts_near(n, columns, 4 * columns);
     return (Split){m / parts, parts, n / slices, slices};
 }

@@ -54,6 +54,42 @@ for _, one in ipairs(small{sweep = {{"precision", {"fp32", "amp_bf16"}}, {"check
   end
 end
 tap.is(wrong, 0, "the largest batch is the one that trying all of them finds, in 48 cases")
+-- a product that is computed in another way needs less workspace: with AVX2 from 49 or 128 samples on
+local needed, falls = {}, 0
+for _, case in ipairs{{49, 32, nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 4)}, {128, 1024, nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024)}} do
+  local from, features = table.remove(case, 1), table.remove(case, 1)
+  local vectors = small{input = {features}, model = nn.Sequential(case)}
+  local product = cell.build(vectors:cells()[1])
+  local first, last = from - 8, from + 24
+  for batch = first, last do
+    local at = vectors:cells()[1]
+    at.values.batch = batch
+    needed[batch] = cell.needs(cell.compile(cell.build(at)).prediction)
+    if batch > first and needed[batch] < needed[batch - 1] then falls = falls + 1 end
+  end
+  for batch = first, last - 8 do
+    local best = batch
+    for larger = batch + 1, last do if needed[larger] <= needed[batch] then best = larger end end
+    local found, more = max_batch.largest(product, needed[batch])
+    if found.batch ~= best or more.batch ~= best + 1 then
+      wrong = wrong + 1
+      print(("# from %d: %d bytes: %d, found %d"):format(from, needed[batch], best, found.batch))
+    end
+  end
+end
+tap.is(wrong, 0, ("a larger batch that fits again is found (%d fall%s)"):format(falls, falls == 1 and "" or "s"))
+
+-- Images of which no number is a divisor are cut into pieces, too: pieces of channels would be copies of whole images.
+for _, batch in ipairs{67, 127, 254} do
+  local function needs(b)
+    local layers = nn.Sequential{nn.Conv2d(3, 64, 1), nn.ReLU(), nn.Conv2d(64, 128, 1), nn.ReLU(), nn.Flatten(), nn.Linear(128 * 256, 4)}
+    local images = small{input = {3, 16, 16}, model = layers}:cells()[1]
+    images.values.batch = b
+    return cell.needs(cell.compile(cell.build(images)).prediction)
+  end
+  tap.ok(needs(batch) < needs(batch + 1), ("%d images need less than %d"):format(batch, batch + 1))
+end
+
 local one = cell.build(small():cells()[1])
 tap.is(max_batch.largest(one, 100).batch, 0, "nothing fits into 100 bytes")
 local caching = cell.build(small{allocator = "caching"}:cells()[1])

@@ -19,7 +19,8 @@ end
 
 -- ---- the largest batch
 
--- The cell with that batch -> does it fit into `room` bytes? its bytes, its cost (estimate.cost)
+-- The cell with that batch -> does it fit into `room` bytes? {batch, bytes, cost: estimate.cost, floor: bytes that larger batches
+-- need, too}. Of larger batches all parts of the peak are larger but the workspace: a product may be computed in another way.
 local function try(self, batch, room)
   local values = {}
   for key, value in pairs(self.values) do values[key] = value end
@@ -29,14 +30,15 @@ local function try(self, batch, room)
   local good, problem = pcall(function() return cell.compile(cell.build(probe)) end)
   if not good then
     cell.release(probe)
-    if util.is_failure(problem) and problem.code == "oom" then return false end -- above its checkpoint budget
+    if util.is_failure(problem) and problem.code == "oom" then return false, {batch = batch} end -- above its checkpoint budget
     error(problem, 0)
   end
   local fits = probe.prediction.fits
-  local bytes = cell.needs(fits and probe.prediction or cell.predict(probe))
-  local cost = estimate.cost(probe)
+  local whole = fits and probe.prediction or cell.predict(probe)
+  local bytes, workspace = cell.needs(whole), self.values.allocator ~= "caching" and whole.peak.categories.workspace
+  local at = {batch = batch, bytes = bytes, floor = workspace and bytes - workspace, cost = estimate.cost(probe)}
   cell.release(probe)
-  return fits, bytes, cost
+  return fits, at
 end
 
 local TRIES = 12    -- guesses along a straight line; after them bisection, which always ends
@@ -56,10 +58,10 @@ local function border(self, room, most)
   local low, high, slope, tries = {batch = 0}, {batch = most + 1, unknown = true}, nil, 0
   while high.batch - low.batch > 1 do
     local guess = next_guess(low, high, slope, room, tries)
-    local at = {batch = math.max(low.batch + 1, math.min(guess, high.batch - 1))}
-    local good, fits, bytes, cost = pcall(try, self, at.batch, room)
-    if not good and (at.batch > 1 or most == 1 or util.is_interrupt(fits)) then error(fits, 0) end
-    if good then at.bytes, at.cost = bytes, cost else at.refused = true end
+    local batch = math.max(low.batch + 1, math.min(guess, high.batch - 1))
+    local good, fits, at = pcall(try, self, batch, room)
+    if not good and (batch > 1 or most == 1 or util.is_interrupt(fits)) then error(fits, 0) end
+    if not good then at = {batch = batch, refused = true} end
     if at.bytes and low.bytes then slope = math.max((at.bytes - low.bytes) / (at.batch - low.batch), 1) end
     if fits then low = at else high = at end
     tries = tries + 1
@@ -67,22 +69,25 @@ local function border(self, room, most)
   return low.refused and {batch = 0, least = 2} or low, high
 end
 
--- With the caching allocator, bytes depend on the holes between blocks, so a larger batch than one that does not fit
--- may fit again. Tries as many larger batches as are worth the time.
+-- A larger batch than one that does not fit may fit again, where a product of it needs less workspace, or with the caching allocator,
+-- whose bytes depend on the holes between blocks. Tries larger batches while one may fit, and as many as are worth the time.
 local function look_beyond(self, room, most, low, high)
-  for batch = high.batch + 1, math.min(most, low.batch + math.min(low.batch // 4 + 1, 64)) do
-    local fits, bytes, cost = try(self, batch, room)
-    if fits then low, high = {batch = batch, bytes = bytes, cost = cost}, {batch = batch + 1} end
+  local at, fits = high, false
+  while fits or at.batch < math.min(most, low.batch + low.batch // 4 + 1, low.batch + 64) and not (at.floor and at.floor > room) do
+    if at.batch == most then return at, {batch = most + 1, unknown = true} end
+    fits, at = try(self, at.batch + 1, room)
+    if fits then low, high = at, nil else high = high or at end
   end
   return low, high
 end
 
 -- The largest batch that fits into `room` bytes, {batch (0: not even one sample fits), bytes, cost}, and the next
--- larger one, if there is one. least: the smallest that the network takes, if that is not 1. Exact, except with the caching allocator (see look_beyond).
+-- larger one, if there is one. least: the smallest that the network takes, if that is not 1. Exact with the planned allocator, but for what
+-- look_beyond has no time for; of PyTorch's step two neighbours.
 function max_batch.largest(self, room)
   local most = self.values.data and self.data.count or settings.MOST
   local low, high = border(self, room, most)
-  if self.values.allocator == "caching" then low, high = look_beyond(self, room, most, low, high) end
+  if not high.unknown and self.values.framework ~= "pytorch" then low, high = look_beyond(self, room, most, low, high) end
   return low, not high.unknown and high or nil
 end
 
