@@ -13,20 +13,31 @@ typedef struct Philox { uint32_t x[4]; } Philox;
 /* One stream per purpose, so that two uses of one seed never draw the same numbers. */
 enum RngStream { RNG_INIT = 1, RNG_DROPOUT = 2, RNG_DATA = 3, RNG_SHUFFLE = 4, RNG_NOISE = 5 };
 
-/* The published block function: four numbers from a counter and a key. */
+/* Of the published block function: its rounds, what two numbers are multiplied by in each, and what the key's halves grow by */
+enum { PHILOX_ROUNDS = 10 };
+#define PHILOX_TIMES0 0xD2511F53u
+#define PHILOX_TIMES2 0xCD9E8D57u
+#define PHILOX_KEY0 0x9E3779B9u
+#define PHILOX_KEY1 0xBB67AE85u
+
+/* Four numbers from a counter and a key */
 MT_FN Philox philox_block(Philox c, uint32_t k0, uint32_t k1) {
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c.x[0], p1 = (uint64_t)0xCD9E8D57u * c.x[2];
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+        uint64_t p0 = (uint64_t)PHILOX_TIMES0 * c.x[0], p1 = (uint64_t)PHILOX_TIMES2 * c.x[2];
         uint32_t y0 = (uint32_t)(p1 >> 32) ^ c.x[1] ^ k0, y2 = (uint32_t)(p0 >> 32) ^ c.x[3] ^ k1;
         c.x[0] = y0;
         c.x[1] = (uint32_t)p1;
         c.x[2] = y2;
         c.x[3] = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+        k0 += PHILOX_KEY0;
+        k1 += PHILOX_KEY1;
     }
     return c;
 }
+
+/* The key of the streams (stream, any, b) of `seed` */
+MT_FN uint32_t philox_key0(uint64_t seed, uint32_t stream) { return (uint32_t)seed ^ (stream * 0x9E3779B1u); }
+MT_FN uint32_t philox_key1(uint64_t seed, uint32_t b) { return (uint32_t)(seed >> 32) ^ b; }
 
 /* Block `i` (four numbers) of the stream (stream, a, b) of `seed`. */
 MT_FN Philox philox(uint64_t seed, uint32_t stream, uint32_t a, uint32_t b, uint64_t i) {
@@ -35,7 +46,7 @@ MT_FN Philox philox(uint64_t seed, uint32_t stream, uint32_t a, uint32_t b, uint
     c.x[1] = (uint32_t)(i >> 32);
     c.x[2] = a;
     c.x[3] = stream;
-    return philox_block(c, (uint32_t)seed ^ (stream * 0x9E3779B1u), (uint32_t)(seed >> 32) ^ b);
+    return philox_block(c, philox_key0(seed, stream), philox_key1(seed, b));
 }
 
 /* Uniform in [0, 1): 24 bits of x, exact in fp32. */

@@ -434,6 +434,8 @@ static const Case cases[] = {
     BOTH_UPSAMPLE("wide rows", S4(1, 40, 2, 130), S4(1, 40, 4, 260), {0.5f, 0.5f}, 1, 0),
     BOTH_UPSAMPLE("far larger", S4(1, 3, 3, 2), S4(1, 3, 12, 2048), {0.25f, 1 / 1024.0f}, 1, 0),
     BOTH_UPSAMPLE("one pixel", S4(1, 600, 1, 1), S4(1, 600, 2, 3), {0.5f, 1 / 3.0f}, 1, 0),
+    {"places that 32 bits of a count of blocks do not hold", OP_dropout, .x = S2(3, 213), .calls = 5,
+     .attr.drop = {0.3f, 7, 0, 0, .within = {((int64_t)1 << 36) - 40, 70, (int64_t)1 << 34}}},
     {"channels", OP_dropout, .x = S4(3, 19, 5, 7), .attr.drop = {0.5f, 7, 0, 1}, .calls = 5},
     {"channels", OP_dropout_dx, .x = S4(3, 19, 5, 7), .attr.drop = {0.5f, 7, 0, 1}, .calls = 5},
     {"samples", OP_dropout, .x = S4(37, 1, 1, 301), .attr.drop = {0.5f, 8, 0, 1}, .calls = 6},
