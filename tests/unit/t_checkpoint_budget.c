@@ -325,6 +325,7 @@ static void deep_net(char *text, int units) {
 }
 
 static void test_deep(void) {
+    double lowest = 1;
     for (int n = 0; n < DEEP; n++) {
         char text[8192];
         Err e = {0};
@@ -345,11 +346,13 @@ static void test_deep(void) {
         ok(t.budgets > 20 && t.quicker > t.budgets / 3, "often quicker than all choices with a rhythm, and all of one unit");
         ok(t.slower < 0.0002, "slower than these by no more than a step's five-thousandth");
         ok(t.least < 0.95, "the least memory is less than that of all these choices");
+        lowest = fmin(lowest, t.least);
         ok(t.estimates > t.budgets / 3 && t.exact == t.estimates, "all estimates are the arena to the byte");
         mem_free(o.item);
         scratch_release(&memory, NULL);
         program_free(p);
     }
+    ok(lowest < 0.92, "which takes runs that begin and end at any unit: x%.3f", lowest);
 }
 
 int main(void) {
