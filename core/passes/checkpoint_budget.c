@@ -101,7 +101,7 @@ static State *state_at(const Solver *s, int cut, int depth) {
 /* ---- the states */
 
 /* Makes a choice in which all is stored store or drop the units between two cuts. What the backward pass does not read costs nothing in any
- * way: it is made again where light ops of a later unit need it. */
+ * way: it is made again where light ops of a later unit need it. What is gathered is ALONE before and stays so. */
 static void put_way(const Solver *s, int from, int to, Way way, int *segment) {
     for (int i = s->c->cut[from].at; i < s->c->cut[to].at; i++) {
         const int out = s->c->p->ops[i].out[0];
@@ -191,7 +191,7 @@ static void find_units(const Solver *s, Profile *f) {
             const int out = op->out[k], root = program_root(f->p, out);
             if (op->kind == OP_view || out >= chain->n_bufs || !s->c->saved[program_root(chain, out)]) continue;
             const Buf *buf = &f->p->bufs[root];
-            if (buf->kind == BUF_TEMP && !buf->carried && !buf->keep && f->life[root].last >= f->p->forward_end) f->unit[root] = unit;
+            if (buf->kind == BUF_TEMP && !buf->keep && f->life[root].last >= f->p->forward_end) f->unit[root] = unit;
         }
     }
     for (int c = 1; c < s->n; c++) {

@@ -9,7 +9,7 @@
  *     dx = act_dx(dy, y.back)
  *
  * Copies run in line with the other ops, so they cost time. An activation therefore stays on the device if it raises
- * the peak neither above the least peak (all activations moved) nor above the budget; the largest are tried first. */
+ * the peak neither above the budget nor above somewhat less than the least peak (all activations moved); the largest are tried first. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -144,11 +144,13 @@ static int pick(const Tide *f, const Trip *trip, int n, size_t limit, size_t ali
     return left;
 }
 
-/* A placed arena may be larger than the bytes alive at once: then the limit falls by the difference, and more go. */
+/* A placed arena may be larger than the bytes alive at once: then the limit falls by the difference, and more go. Without a budget
+ * above the least peak, those that stay leave a part of it free, one in FREE: an arena that is full nearly all the time has no place
+ * for every buffer, also when threads add workspace and copies last longer (overlap_copies.c). Of smaller parts that is not enough. */
 static int fit(const Program *p, const Tide *f, const Trip *trip, int n, Compile *c, Trip *going, int *left) {
-    enum { TRIES = 8 };
-    const size_t budget = c->settings->offload_budget;
-    size_t alignment = c->device->table->alignment, limit = max_size(f->alive.most, budget), arena;
+    enum { TRIES = 8, FREE = 64 };
+    const size_t budget = c->settings->offload_budget, most = f->alive.most, least = most - most / FREE;
+    size_t alignment = c->device->table->alignment, limit = budget > most ? budget : least, arena;
     *left = 0;
     if (budget) { /* do all fit? Later passes may choose otherwise than in `f`, where none stays */
         int code = whatif(p, NULL, NULL, c, NULL, &arena);
@@ -156,10 +158,10 @@ static int fit(const Program *p, const Tide *f, const Trip *trip, int n, Compile
     }
     for (int i = 0;; i++) {
         *left = pick(f, trip, n, limit, alignment, going);
-        if (limit == f->alive.most) return OK;
+        if (limit == least) return OK;
         int code = whatif(p, go, &(Choice){going, *left}, c, NULL, &arena);
         if (code || arena <= budget) return code;
-        limit = i < TRIES ? max_size(f->alive.most, limit - (arena - budget)) : f->alive.most;
+        limit = i < TRIES ? max_size(least, limit - min_size(limit, arena - budget)) : least;
     }
 }
 

@@ -1,5 +1,5 @@
 -- Plans at their lower bound: every model, mode and technique with every other, and programs of 8,000 tensors. Each plan above it
--- is listed with the bytes between. PLANS=full: more batches and precisions (15 seconds).
+-- is listed with the bytes between. PLANS=full: more batches and precisions (some minutes).
 local tap = dofile "tests/tap.lua"
 local core = require "memtide.core"
 local mt = require "memtide"
@@ -30,6 +30,20 @@ for _, precision in ipairs(PRECISIONS) do
   end
 end
 
+-- Activations that stay on the device fill what is free below the peak: plans with the least room to spare. The workspace of several
+-- threads comes after that choice. Each number of threads needs a process of its own: memtide tests/lua/t_plans.lua offload.
+local OFFLOAD_MODELS = full and {ResNet18 = true, ResNet50 = true} or {ResNet50 = true}
+local OFFLOAD_BATCHES = full and {2, 3, 8, 16, 32, 64} or {16}
+local OFFLOAD_THREADS = {1, 2, 16}
+local OFFLOAD_SETTINGS = {}
+for _, s in ipairs(SETTINGS) do
+  if s.checkpoint == "none" or s.checkpoint == "selective" then
+    local offloaded = {offload = "all"}
+    for key, value in pairs(s) do offloaded[key] = value end
+    OFFLOAD_SETTINGS[#OFFLOAD_SETTINGS + 1] = offloaded
+  end
+end
+
 local function network(name, sample, batch)
   local model, input = models[name](), {batch, table.unpack(sample)}
   local _, output = assert(core.network(model, nil, input)):shapes()
@@ -37,19 +51,22 @@ local function network(name, sample, batch)
   return assert(core.network(model, labels and nn.CrossEntropyLoss() or nn.BCEWithLogitsLoss(), input))
 end
 
-local function above(net, settings)
+local function found_of(net, settings)
   local all = {optimizer = optim.SGD{lr = 0.01, momentum = 0.9}}
   for key, value in pairs(settings) do all[key] = value end
-  local found = assert(assert(core.compile(net, all, device)):predict{allocator = "planned", steps = 1, with = {}})
+  return assert(assert(core.compile(net, all, device)):predict{allocator = "planned", steps = 1, with = {}})
+end
+
+local function above(net, settings)
+  local found = found_of(net, settings)
   return found.peak.bytes - found.lower_bound
 end
 
-for _, case in ipairs(MODELS) do
-  local name, sample = table.unpack(case)
+local function all_above(name, sample, batches, all_settings)
   local high = {}
-  for _, batch in ipairs(BATCHES) do
+  for _, batch in ipairs(batches) do
     local net = network(name, sample, batch)
-    for _, s in ipairs(SETTINGS) do
+    for _, s in ipairs(all_settings) do
       local bytes = above(net, s)
       if bytes ~= 0 then
         high[#high + 1] = ("batch %d, %s, %s, checkpoint %s, accumulate %s, in place %s: %d bytes above"):format(batch,
@@ -57,7 +74,34 @@ for _, case in ipairs(MODELS) do
       end
     end
   end
-  tap.is(table.concat(high, "\n"), "", ("%s: %d plans, each as low as can be"):format(name, #BATCHES * #SETTINGS))
+  return table.concat(high, "\n")
+end
+
+if ... == "offload" then
+  for _, case in ipairs(MODELS) do
+    if OFFLOAD_MODELS[case[1]] then print("looked at", case[1], all_above(case[1], case[2], OFFLOAD_BATCHES, OFFLOAD_SETTINGS)) end
+  end
+  local net = network("ResNet50", {3, 224, 224}, 2)
+  local least = found_of(net, {precision = "fp32", offload = "all"}).peak.bytes
+  print("of a budget of what all need", least - found_of(net, {precision = "fp32", offload = least}).peak.bytes, "bytes are left")
+  return
+end
+
+for _, case in ipairs(MODELS) do
+  local name, sample = table.unpack(case)
+  tap.is(all_above(name, sample, BATCHES, SETTINGS), "", ("%s: %d plans, each as low as can be"):format(name, #BATCHES * #SETTINGS))
+end
+
+for _, threads in ipairs(OFFLOAD_THREADS) do
+  local command = ("OMP_NUM_THREADS=%d '%s' tests/lua/t_plans.lua offload"):format(threads, os.getenv "MEMTIDE" or "build/memtide")
+  local pipe <close> = assert(io.popen(command))
+  local expected = {}
+  for _, case in ipairs(MODELS) do
+    if OFFLOAD_MODELS[case[1]] then expected[#expected + 1] = ("looked at\t%s\t\n"):format(case[1]) end
+  end
+  expected[#expected + 1] = "of a budget of what all need\t0\tbytes are left\n"
+  tap.is(pipe:read "a", table.concat(expected), ("offload, threads %d: %d plans of each model, each as low as can be"):format(threads,
+    #OFFLOAD_BATCHES * #OFFLOAD_SETTINGS))
 end
 
 -- A Llama of 7 billion parameters with adapters: the whole cell, from the network to its prediction, in moments. The goal is 0.1 s of
