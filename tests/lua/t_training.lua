@@ -41,6 +41,14 @@ tap.raises("step_size: found 0", "a step of nothing", optim.StepLR, 0)
 tap.raises("gamma: found nothing", "a missing argument", optim.ExponentialLR)
 tap.raises("gama", "an unknown one", optim.StepLR, {step_size = 3, gama = 1})
 
+for text, factor in pairs{nan = 0 / 0, inf = math.huge, ['"x"'] = "x", ["nil"] = false} do
+  local schedule = optim.LambdaLR(function() return factor or nil end)
+  tap.raises("optim.LambdaLR: the rate of update 3: expected a finite number, found " .. text, "a rate that is " .. text,
+    schedule.rate, schedule, 1, 3)
+end
+tap.raises("optim.ExponentialLR: the rate of update 2000: expected a finite number, found inf", "a rate that grows beyond all numbers",
+  function() return optim.ExponentialLR(2):rate(1, 2000) end)
+
 -- ---- in a trainer: y = x w^T of two weights, whose gradient is known
 local function open(options)
   local all = {model = nn.Linear(2, 1, {bias = false}), input = {2}, batch = 1, loss = nn.MSELoss(),
