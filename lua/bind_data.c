@@ -133,14 +133,17 @@ static int new_of_files(lua_State *L, const char *what, int (*read)(const char *
 static int new_cifar10(lua_State *L) { return new_of_files(L, "data.cifar10: files", dataset_cifar10); }
 static int new_tar(lua_State *L) { return new_of_files(L, "data.tar: files", dataset_tar); }
 
-/* dataset_npy(x, y or nil) */
+/* dataset_npy(x, y or nil, ignore_index) */
 static int new_npy(lua_State *L) {
     Err e;
     Dataset *d = NULL;
     const char *x = bind_path(L, 1, "data.npy: inputs", false);
     const char *y = lua_isnoneornil(L, 2) ? NULL : bind_path(L, 2, "data.npy: targets", false);
+    const lua_Integer ignored = luaL_checkinteger(L, 3);
+    if (ignored < INT32_MIN || ignored > INT32_MAX)
+        return bind_error(L, "data.npy: ignore_index: expected a number of 32 bits, found %I", (LUAI_UACINT)ignored);
     Box *box = bind_new(L, BOX_DATASET, release_dataset);
-    int code = dataset_npy(x, y, &d, &e);
+    int code = dataset_npy(x, y, (int32_t)ignored, &d, &e);
     return dataset_result(L, box, code, d, &e);
 }
 

@@ -37,12 +37,18 @@ DataPart *dataset_part(Dataset *d, Err *e) {
     return NULL;
 }
 
-int dataset_labels(Dataset *d, const unsigned char *labels, Err *e) {
-    assert(labels && d->count > 0);
-    int32_t *t = d->t = mem_new((size_t)d->count * sizeof *t);
-    if (!t) return data_no_memory("labels", (size_t)d->count * sizeof *t, e);
-    for (int64_t i = 0; i < d->count; i++) t[i] = labels[i];
+int dataset_labels(Dataset *d, const unsigned char *labels, int64_t n, Err *e) {
+    assert(labels && n > 0);
+    int32_t *t = d->t = mem_new((size_t)n * sizeof *t);
+    if (!t) return data_no_memory("labels", (size_t)n * sizeof *t, e);
+    for (int64_t i = 0; i < n; i++) t[i] = labels[i];
     return OK;
+}
+
+void dataset_count_classes(Dataset *d, int64_t n, int32_t ignored) {
+    const int32_t *t = d->t;
+    for (int64_t i = 0; i < n; i++)
+        if (t[i] != ignored && t[i] >= d->classes) d->classes = t[i] + 1;
 }
 
 /* 4-byte values per sample in t; 0: no targets */
@@ -56,14 +62,6 @@ static void describe(Dataset *d) {
         n += snprintf(d->text + n, sizeof d->text - (size_t)n, "x%" PRId64, d->sample.dim[i]);
     assert(n + 24 <= DATA_TEXT); /* the hash is part of cell ids: it must not be cut off */
     snprintf(d->text + n, sizeof d->text - (size_t)n, " %016" PRIx64 "%s", hash, d->bytes ? " bytes" : "");
-}
-
-static void count_classes(Dataset *d) {
-    if (!d->t || d->target.rank || d->classes) return;
-    for (int64_t i = 0; i < d->count; i++) {
-        int32_t label = ((const int32_t *)d->t)[i];
-        if (label >= d->classes) d->classes = label + 1;
-    }
 }
 
 /* Where sample i of the part begins */
@@ -86,7 +84,7 @@ static int hash_part(Dataset *d, const DataPart *p, int64_t end, Err *e) {
 int dataset_finish(Dataset *d, int code, Dataset **out, Err *e) {
     if (!code) {
         assert(d->count > 0 && d->sample.rank > 0);
-        count_classes(d);
+        if (d->t && !d->target.rank && !d->classes) dataset_count_classes(d, d->count, -1);
         d->hash = hash_bytes(HASH_START, &d->seed, d->n_parts ? 0 : sizeof d->seed);
         d->hash = hash_bytes(d->hash, &d->classes, sizeof d->classes);
         d->hash = hash_bytes(d->hash, d->target.dim, (size_t)d->target.rank * sizeof d->target.dim[0]);

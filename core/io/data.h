@@ -20,8 +20,8 @@ int dataset_idx(const char *images, const char *labels, Dataset **out, Err *e);
 /* CIFAR-10 binary batches: 3073-byte records. Samples (3, 32, 32), 10 classes. Scale 1/255. */
 int dataset_cifar10(const char *const *paths, int n_paths, Dataset **out, Err *e);
 /* .npy arrays whose first dimension is N; (N) is read as (N, 1). x: float32, float64, uint8, or int32 and int64 within
- * +-2^24 (token ids). y: labels of rank 1 (int32, int64, uint8) or float targets; NULL: no targets. */
-int dataset_npy(const char *x, const char *y, Dataset **out, Err *e);
+ * +-2^24 (token ids). y: labels (int32, int64, uint8), of which `ignored` is no class, or float targets; NULL: no targets. */
+int dataset_npy(const char *x, const char *y, int32_t ignored, Dataset **out, Err *e);
 /* Shards as WebDataset has them: plain tar archives. Members KEY.npy (an array, of the same type and shape in all) and,
  * in all samples or in none, KEY.cls (the label as decimal text) are a sample; their order is that of the archives. */
 int dataset_tar(const char *const *paths, int n_paths, Dataset **out, Err *e);

@@ -51,7 +51,7 @@ static int idx_labels(Dataset *d, const char *images, const char *path, Err *e) 
     if (!code && shape.dim[0] != d->count)
         code = err_set(e, ERR_FORMAT, "%s: expected %" PRId64 " labels, one for each image of %s, found %" PRId64, path,
             d->count, images, shape.dim[0]);
-    if (!code) code = dataset_labels(d, bytes, e);
+    if (!code) code = dataset_labels(d, bytes, d->count, e);
     mem_free(bytes);
     return code;
 }

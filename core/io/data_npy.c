@@ -161,7 +161,7 @@ static int npy_samples(Dataset *d, const char *path, Err *e) {
 }
 
 /* Elements of 4 or 8 bytes are converted in place. */
-static int npy_targets(Dataset *d, const char *path, Err *e) {
+static int npy_targets(Dataset *d, const char *path, int32_t ignored, Err *e) {
     DataFile f;
     Shape shape = {0};
     const DataType *type = NULL;
@@ -173,24 +173,27 @@ static int npy_targets(Dataset *d, const char *path, Err *e) {
     if (!code && shape.dim[0] != d->count)
         code = err_set(e, ERR_FORMAT, "%s: expected %" PRId64 " targets, one for each sample, found %" PRId64, path,
             d->count, shape.dim[0]);
-    if (!code && type->integer && shape.rank != 1)
-        code = err_set(e, ERR_FORMAT, "%s: expected labels in one dimension, found %d", path, shape.rank);
+    const int64_t n = code ? 0 : shape_elements(&shape);
     if (!code && !type->value) {
-        code = dataset_labels(d, bytes, e);
+        code = dataset_labels(d, bytes, n, e);
     } else if (!code) {
-        code = data_convert(type, bytes, shape_elements(&shape), type->integer, bytes, path, 0, e);
-        if (!type->integer) d->target = without_first(&shape);
+        code = data_convert(type, bytes, n, type->integer ? &ignored : NULL, bytes, path, 0, e);
         d->t = bytes;
         bytes = NULL;
     }
     mem_free(bytes);
-    return code;
+    if (code) return code;
+    if (!type->integer || shape.rank > 1) d->target = without_first(&shape);
+    if (type->integer) dataset_count_classes(d, n, ignored);
+    if (type->integer && !d->classes)
+        return err_set(e, ERR_FORMAT, "%s: expected labels, found only ignore_index = %d", path, ignored);
+    return OK;
 }
 
-int dataset_npy(const char *x, const char *y, Dataset **out, Err *e) {
+int dataset_npy(const char *x, const char *y, int32_t ignored, Dataset **out, Err *e) {
     Dataset *d = dataset_start("npy", e);
     if (!d) return ERR_HOST_MEMORY;
     int code = npy_samples(d, x, e);
-    if (!code && y) code = npy_targets(d, y, e);
+    if (!code && y) code = npy_targets(d, y, ignored, e);
     return dataset_finish(d, code, out, e);
 }

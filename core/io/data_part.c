@@ -26,15 +26,20 @@ const DataType data_types[DATA_TYPES] = {
 };
 
 /* In place, element i is read before it is written, and it never reaches a later one. */
-int data_convert(const DataType *type, const void *from, int64_t n, bool labels, void *to, const char *path,
+int data_convert(const DataType *type, const void *from, int64_t n, const int32_t *ignored, void *to, const char *path,
                  int64_t first, Err *e) {
+    const bool labels = ignored;
     assert(type->value && type->size >= 4 && (type->integer || !labels));
     const double low = labels ? 0 : -16777216, high = labels ? INT32_MAX - 1 : 16777216;
     for (int64_t i = 0; i < n; i++) {
         double v = type->value((const unsigned char *)from + (size_t)i * type->size);
-        if (type->integer && !(v >= low && v <= high))
-            return err_set(e, ERR_FORMAT, "%s: element %" PRId64 ": expected a %s from %.0f to %.0f, found %.0f", path,
-                first + i, labels ? "label" : "whole number", low, high, v);
+        const bool fits = !type->integer || (v >= low && v <= high) || (labels && v == *ignored);
+        if (!fits && labels)
+            return err_set(e, ERR_FORMAT, "%s: element %" PRId64 ": expected a label from %.0f to %.0f or ignore_index = %d, found %.0f",
+                path, first + i, low, high, *ignored, v);
+        if (!fits)
+            return err_set(e, ERR_FORMAT, "%s: element %" PRId64 ": expected a whole number from %.0f to %.0f, found %.0f", path,
+                first + i, low, high, v);
         float real = (float)v;
         int32_t label = labels ? (int32_t)v : 0;
         memcpy((unsigned char *)to + (size_t)i * 4, labels ? (void *)&label : (void *)&real, 4);
@@ -101,7 +106,7 @@ int part_values(const DataPart *p, const DataType *type, float divisor, int64_t 
     for (; from < to; from += n, out += n) {
         n = min_i64(to - from, PIECE / size);
         int code = part_bytes(p, offset + from * size, piece, (size_t)(n * size), e);
-        if (!code && type->value) code = data_convert(type, piece, n, false, out, p->path, from, e);
+        if (!code && type->value) code = data_convert(type, piece, n, NULL, out, p->path, from, e);
         if (code) return code;
         for (int64_t k = 0; k < n && !type->value; k++) out[k] = piece[k] / divisor;
     }

@@ -23,9 +23,10 @@ enum { DATA_F32, DATA_F64, DATA_U8, DATA_I32, DATA_I64, DATA_TYPES };
 extern const DataType data_types[DATA_TYPES];
 
 /* Converts n elements of 4 or 8 bytes to fp32 or (labels) to int32 in `to`, which may be `from`. Whole numbers that
- * would change are an error: labels must be from 0 to 2^31 - 2, others within +-2^24, which fp32 holds exactly. For the
- * message: path, and first, the number of the first element. */
-int data_convert(const DataType *type, const void *from, int64_t n, bool labels, void *to, const char *path,
+ * would change are an error: labels must be from 0 to 2^31 - 2 or `*ignored`, others within +-2^24, which fp32 holds
+ * exactly. ignored: of labels the one that losses do not count; NULL: numbers. For the message: path, and first, the
+ * number of the first element. */
+int data_convert(const DataType *type, const void *from, int64_t n, const int32_t *ignored, void *to, const char *path,
                  int64_t first, Err *e);
 
 /* A file with samples. It stays open, and a sample is read when it is asked for; of a compressed file, or one that is
@@ -65,8 +66,10 @@ struct Dataset {
 };
 
 Dataset *dataset_start(const char *kind, Err *e); /* NULL: no memory */
-/* Makes d->t from labels[d->count]. */
-int dataset_labels(Dataset *d, const unsigned char *labels, Err *e);
+/* Makes d->t from labels[n]. */
+int dataset_labels(Dataset *d, const unsigned char *labels, int64_t n, Err *e);
+/* Sets d->classes by the n labels of d->t, of which `ignored` is none. */
+void dataset_count_classes(Dataset *d, int64_t n, int32_t ignored);
 /* A further part, all zero, for the reader to fill; NULL: no memory. */
 DataPart *dataset_part(Dataset *d, Err *e);
 /* Ends a reader whose outcome is `code`. OK: counts the classes (unless the format fixes them), reads all samples once

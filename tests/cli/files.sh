@@ -195,4 +195,18 @@ sed "s/,ok,/,${escape}]0;ok,/" names.1-of-1.csv >foreign.csv
 memtide verify foreign.csv
 has "$out" '\x1b]0;ok' "a status of a file that is verified"
 is "$(cat out.txt err.txt | grep -c "$escape")" 0 "never the byte itself"
+
+# ---- results that another program has saved
+memtide run small.lua --csv marked.csv -q
+{ printf '\357\273\277'; cat marked.csv; } >bom.csv
+memtide report bom.csv -o bom.html
+is "$status" 0 "a file that begins with a byte order mark"
+memtide merge joined.csv bom.csv
+is "$(head -1 joined.csv)" "$(head -1 marked.csv)" "... whose mark is no part of the first column"
+memtide verify bom.csv
+has "$out" "bom.csv: 2 rows, 0 samples: nothing found" "... and is whole"
+column=$(head -1 marked.csv | tr , '\n' | grep -n '^step_ms$' | cut -d: -f1)
+awk -F, -v OFS=, -v c="$column" 'NR == 2 { $c = "nan" } 1' marked.csv >nan.csv
+memtide verify nan.csv
+has "$status $out" "1 nan.csv:2: step_ms: 1 steps of nan ms" "a time that is no number"
 finish

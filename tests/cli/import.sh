@@ -53,6 +53,9 @@ has "$(cat again.lua)" "      x = self.fc(x)
 memtide import --description "$HERE/circular.json"
 has "$status $err" "69 memtide: $HERE/circular.json: memtide cannot say everything that it calls:
   models.py:220: Conv2d: padding_mode = \"circular\", once" "an option that a layer has not is named"
+memtide import --description "$HERE/masked.json"
+has "$status $err" "69 memtide: $HERE/masked.json: memtide cannot say everything that it calls:
+  models.py:253: torch.nn.MultiheadAttention called with attn_mask, once" "... and a mask that a layer is called with"
 memtide import --description "$HERE/shuffled.json" -o shuffled.lua
 has "$status $(cat shuffled.lua)" "x = x:channel_shuffle(3)" "groups of channels that change places are shuffled as nn.ChannelShuffle does"
 memtide import --description "$HERE/unknown.json"
@@ -136,9 +139,35 @@ python_says "$apart='frozen,without-gradients'" 0 "" "a frozen layer without gra
 python_says "$apart='without-gradients'" 69 "models.py:Apart: memtide cannot say everything that it calls:
   $PWD/models.py:193: torch.nn.Linear of what has a gradient, under torch.no_grad(), once" "a layer whose gradients no_grad ends"
 python_says "$apart='without-bias'" 69 "models.py:Apart: memtide cannot say everything that it calls:
-  $PWD/models.py:191: torch.nn.functional.linear: with parameters that are no layer's, once" "a layer's weight without its bias"
+  $PWD/models.py:191: torch.nn.functional.linear: with parameters of no layer that does the same, once" "a layer's weight without its bias"
 python_says "$apart='a-frozen-bias'" 69 "models.py:Apart: memtide cannot say everything that it calls:
   $PWD/models.py:193: torch.nn.Linear, of which some parameters are frozen and others are not, once" "a layer that is frozen in part"
+called="models.py:Called --input 4,8 --check -o called.lua --args how"
+says="69 models.py:Called: memtide cannot say everything that it calls:
+  $PWD/models.py"
+python_says "$called='mask'" ${says%% *} "${says#* }:253: torch.nn.MultiheadAttention called with attn_mask, once" "attention with a mask"
+python_says "$called='positional'" ${says%% *} "${says#* }:255: torch.nn.MultiheadAttention called with attn_mask, once" "... that stands after other arguments, on no device"
+python_says "$called='named'" 0 "" "attention that is called by names"
+has_gradients "... has PyTorch's gradients"
+python_says "$called='conv'" 0 "" "a convolution's weight in a function that does the same"
+has_gradients "... has PyTorch's gradients"
+python_says "$called='stride'" ${says%% *} "${says#* }:259: torch.nn.functional.conv1d: with parameters of no layer that does the same, once" "... with another dilation"
+python_says "$called='eps'" ${says%% *} "${says#* }:263: torch.nn.functional.layer_norm: with parameters of no layer that does the same, once" "... a normalisation with another eps"
+python_says "$called='size'" ${says%% *} "${says#* }:265: torch.nn.ConvTranspose1d called with output_size, once" "a transposed convolution that is told its output's size"
+python_says "$called='whole'" ${says%% *} "${says#* }:267: torch.Tensor.to: torch.int64, once" "numbers that are made whole"
+altered="models.py:Altered --input 6 --check -o altered.lua --args how"
+python_says "$altered='hook'" 0 "" "a hook that changes a layer's output"
+has_gradients "... has PyTorch's gradients"
+python_says "$altered='own'" 0 "" "a layer with a forward of its own"
+has_gradients "... has PyTorch's gradients"
+python_says "$altered='frozen'" 69 "models.py:Altered: memtide cannot say everything that it calls:
+  $PWD/models.py:292: BatchNorm1d: training = False, once" "a batch normalisation that evaluates while the others train"
+resized="models.py:Resized --input 3,8,8 --check -o resized.lua --args"
+python_says "$resized scale_factor=1.6,recompute_scale_factor=True" 0 "" "an image of another size, scaled by its sizes"
+has_gradients "... has PyTorch's gradients"
+[ $with_torch = 1 ] || has "$(cat resized.lua)" "loss = nn.MSELoss()" "... whose one number is no class"
+python_says "$resized size=5,antialias=True" 69 "models.py:Resized: memtide cannot say everything that it calls:
+  $PWD/models.py:303: torch.nn.functional.interpolate: Upsample: antialias = true, once" "... without aliases"
 python_says "models.py:Written --input 4" 69 "models.py:Written: memtide cannot say everything that it calls:
   $PWD/models.py:139: a value that was written to through another one" "what is written through a view"
 python_says "models.py:Branch --input 4" 65 "forward asks for a tensor's numbers (a branch on data?)" "a branch on data"

@@ -37,6 +37,13 @@ fails 2 'unknown command "colums" (did you mean "columns"?)' "a misspelt topic" 
 # ---- wrong usage
 echo 'return require "memtide".experiment{name = "x", model = require "memtide".nn.ReLU(), input = {2},
   loss = require "memtide".nn.MSELoss()}' >x.lua
+echo 1 >rows.csv
+for command in predict explain "plot ranks"; do
+    # shellcheck disable=SC2086 # words
+    fails 2 "rows.csv: expected a script in Lua, found a file of results" "results in the place of a script" $command rows.csv
+done
+echo 'import torch' >x.py
+fails 2 "x.py: expected a script in Lua, found one in Python: memtide import FILE.py:NAME" "and a program in Python" predict x.py
 fails 2 'unknown command "rum" (did you mean "run"?)' "a misspelt command" rum x.lua
 fails 2 'unknown option --meory (did you mean "memory"?)' "a misspelt option" run x.lua --meory 3
 fails 2 "--memory: expected a size" "a size that is none" run x.lua --memory much

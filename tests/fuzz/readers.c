@@ -113,7 +113,7 @@ static void run_cifar(const uint8_t *data, size_t n) {
 static void run_npy(const uint8_t *data, size_t n) {
     Err e = {0};
     Dataset *d = NULL;
-    int code = dataset_npy(fuzz_file(0, data, n), NULL, &d, &e);
+    int code = dataset_npy(fuzz_file(0, data, n), NULL, -100, &d, &e);
     use_dataset(code, d, &e);
 }
 
@@ -124,7 +124,7 @@ static void run_npy_pair(const uint8_t *data, size_t n) {
     const uint8_t *files = split(data, &n, &first);
     if (!files) return;
     const char *x = fuzz_file(0, files, first), *y = fuzz_file(1, files + first, n - first);
-    int code = dataset_npy(x, y, &d, &e);
+    int code = dataset_npy(x, y, -100, &d, &e);
     use_dataset(code, d, &e);
 }
 

@@ -41,6 +41,14 @@ tap.raises("step_size: found 0", "a step of nothing", optim.StepLR, 0)
 tap.raises("gamma: found nothing", "a missing argument", optim.ExponentialLR)
 tap.raises("gama", "an unknown one", optim.StepLR, {step_size = 3, gama = 1})
 
+for text, factor in pairs{nan = 0 / 0, inf = math.huge, ['"x"'] = "x", ["nil"] = false} do
+  local schedule = optim.LambdaLR(function() return factor or nil end)
+  tap.raises("optim.LambdaLR: the rate of update 3: expected a finite number, found " .. text, "a rate that is " .. text,
+    schedule.rate, schedule, 1, 3)
+end
+tap.raises("optim.ExponentialLR: the rate of update 2000: expected a finite number, found inf", "a rate that grows beyond all numbers",
+  function() return optim.ExponentialLR(2):rate(1, 2000) end)
+
 -- ---- in a trainer: y = x w^T of two weights, whose gradient is known
 local function open(options)
   local all = {model = nn.Linear(2, 1, {bias = false}), input = {2}, batch = 1, loss = nn.MSELoss(),
@@ -244,6 +252,40 @@ for name, loss in pairs{
     tap.ok(share == right_of_all and count == 10, "... and the share that is right")
   end
 end
+
+-- ---- labels of files: of several places of a sample, and of places that have none
+local cell = require "memtide.net.cell"
+local held = {1, -100, 0, -100, -100, 2, 1, 1, 0, -100, -100, -100, 0, 1, 2}
+local mask = {} -- the same as bytes
+for i, label in ipairs(held) do mask[i] = label < 0 and 255 or label end
+local images = npy("images.npy", "<f4", "(5, 2, 3)", "f", table.move(numbers, 1, 30, 1, {}))
+local places = npy("places.npy", "<i8", "(5, 3)", "i8", held)
+local function places_of(options, labels, index)
+  local model = nn.Conv1d(2, 3, 1)
+  local made = mt.experiment{name = "places", model = model, loss = nn.CrossEntropyLoss{ignore_index = index},
+    data = mt.data.npy(images, labels, options), batch = 2, steps = 6, warmup = 0, optimizer = optim.SGD{lr = 0.1}}
+  local compiled = cell.compile(cell.build(made:cells()[1]))
+  return cell.run(compiled, function() end)
+end
+local long, bytes = places_of(nil, places, -100), places_of({ignore_index = 255}, npy("mask.npy", "|u1", "(5, 3)", "B", mask), 255)
+local by_hand = assert(mt.trainer{model = nn.Conv1d(2, 3, 1), input = {2, 3}, batch = 2, loss = nn.CrossEntropyLoss(),
+  optimizer = optim.SGD{lr = 0.1}, seed = 1})
+local last
+for step = 0, 5 do -- batches of 2, 2 and 1
+  local from, count = step % 3 * 2, step % 3 == 2 and 1 or 2
+  last = by_hand:step(table.move(numbers, from * 6 + 1, (from + count) * 6, 1, {}), table.move(held, from * 3 + 1, (from + count) * 3, 1, {}))
+end
+tap.is(long.status .. " " .. bytes.status, "ok ok", "labels of each place, int64 and bytes, with places that have none")
+tap.near(long.losses[6], last, 1e-6, "the loss is that of the same labels by hand")
+tap.is(bytes.losses[6], long.losses[6], "... and of bytes")
+tap.raises("there are 256 classes, but the network has 3 outputs", "a mask whose 255 is not said to be ignored", places_of, nil, folder.path .. "/mask.npy", 255)
+tap.raises("expected a label from 0 to 2147483646 or ignore_index = 255, found -100", "another number than the one that is ignored",
+  places_of, {ignore_index = 255}, places, 255)
+tap.raises("MSELoss needs targets like the network's output, target = {3}, found labels, target = {3}", "labels for a loss of numbers",
+  function()
+    local made = mt.experiment{name = "places", model = nn.Sequential{nn.Flatten(), nn.Linear(6, 3)}, loss = nn.MSELoss(), data = mt.data.npy(images, places)}
+    return cell.build(made:cells()[1])
+  end)
 folder.remove()
 
 -- labels that the loss ignores are no part of the share, whatever the network says there
@@ -276,7 +318,6 @@ tap.has(tostring(judge), "Linear(in_features=4, out_features=3, bias=True)\npara
   "a network, and its parameters")
 
 -- ---- in an experiment
-local cell = require "memtide.net.cell"
 local function experiment(extra)
   local all = {name = "schedule", model = nn.Linear(2, 2), input = {2}, loss = nn.CrossEntropyLoss(), steps = 3,
     warmup = 0, optimizer = optim.SGD{lr = 0.1}}

@@ -54,8 +54,8 @@ static Blob npy_x(void) {
 
 static int open_idx(Dataset **d) { return dataset_idx(path_x, path_y, d, &e); }
 static int open_cifar(Dataset **d) { return dataset_cifar10((const char *const[]){path_x}, 1, d, &e); }
-static int open_npy(Dataset **d) { return dataset_npy(path_x, NULL, d, &e); }
-static int open_npy_y(Dataset **d) { return dataset_npy(path_x, path_y, d, &e); }
+static int open_npy(Dataset **d) { return dataset_npy(path_x, NULL, -100, d, &e); }
+static int open_npy_y(Dataset **d) { return dataset_npy(path_x, path_y, -100, d, &e); }
 
 /* `b` as path_x (or path_y) is refused with this text and leaves nothing behind */
 static void refused(int (*open)(Dataset **), const char *path, const Blob *b, bool gz, const char *text) {
@@ -270,19 +270,45 @@ static void test_npy_refused(void) {
         open_npy, path_x, &b, false, "element 0: expected a whole number from -16777216 to 16777216, found 16777217");
 }
 
+/* Labels of several places of a sample, of which one number is no class. */
+static void test_npy_ignored(void) {
+    const int64_t longs[] = {2, -100, 0, 1, -100, -100};
+    const unsigned char bytes[] = {2, 255, 0, 1, 255, 255};
+    const struct { int32_t ignored; int classes; Blob y; const char *what; } cases[] = {
+        {-100, 3, npy(1, DICT("<i8", "(3, 2)"), longs, sizeof longs), "int64, -100"},
+        {255, 3, npy(1, DICT("|u1", "(3, 2)"), bytes, sizeof bytes), "bytes, 255"},
+        {-100, 256, npy(1, DICT("|u1", "(3, 2)"), bytes, sizeof bytes), "bytes, 255 counts"},
+    };
+    Blob x = npy_x();
+    blob_write(path_x, &x, x.n, false);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        Dataset *d = NULL;
+        float sample[2];
+        int32_t labels[2] = {7, 7};
+        blob_write(path_y, &cases[i].y, cases[i].y.n, false);
+        if (!ok(!dataset_npy(path_x, path_y, cases[i].ignored, &d, &e), "npy labels of two places: %s", cases[i].what)) continue;
+        const Shape t = dataset_target(d);
+        ok(t.rank == 1 && t.dim[0] == 2, "their shape");
+        is_int(dataset_classes(d), cases[i].classes, "classes, without what is ignored");
+        ok(!dataset_get(d, 1, sample, labels, &e) && labels[0] == 0 && labels[1] == 1, "the second sample's");
+        ok(!dataset_get(d, 2, sample, labels, &e) && labels[0] == (i ? 255 : -100), "what is ignored");
+        dataset_free(d);
+    }
+}
+
 static void test_npy_targets_refused(void) {
     const int32_t three[] = {0, 1, -1};
-    const int64_t wide[] = {0, INT64_C(1) << 40, 1};
+    const int64_t wide[] = {0, INT64_C(1) << 40, 1}, none[] = {-100, -100, -100};
     Blob x = npy_x(), b;
     blob_write(path_x, &x, x.n, false);
     b = npy(1, DICT("<i4", "(2,)"), three, 8);
     refused(open_npy_y, path_y, &b, false, "expected 3 targets, one for each sample, found 2");
-    b = npy(1, DICT("<i4", "(3, 1)"), three, 12);
-    refused(open_npy_y, path_y, &b, false, "expected labels in one dimension, found 2");
     b = npy(1, DICT("<i4", "(3,)"), three, 12);
-    refused(open_npy_y, path_y, &b, true, "element 2: expected a label from 0 to 2147483646, found -1");
+    refused(open_npy_y, path_y, &b, true, "element 2: expected a label from 0 to 2147483646 or ignore_index = -100, found -1");
     b = npy(1, DICT("<i8", "(3,)"), wide, 24);
-    refused(open_npy_y, path_y, &b, false, "element 1: expected a label from 0 to 2147483646, found 1099511627776");
+    refused(open_npy_y, path_y, &b, false, "element 1: expected a label from 0 to 2147483646 or ignore_index = -100, found 1099511627776");
+    b = npy(1, DICT("<i8", "(3,)"), none, 24);
+    refused(open_npy_y, path_y, &b, false, "expected labels, found only ignore_index = -100");
 }
 
 /* The file's own bytes, which for a compressed one are not what was written. */
@@ -535,7 +561,7 @@ static void test_no_file(void) {
     unlink(path_x);
     is_int(open_npy(&d), ERR_FILE, "a missing file");
     has_text(e.text, "/x: No such file", "is named with the reason");
-    is_int(dataset_npy(folder, NULL, &d, &e), ERR_FILE, "a folder is not a file");
+    is_int(dataset_npy(folder, NULL, -100, &d, &e), ERR_FILE, "a folder is not a file");
 }
 
 int main(void) {
@@ -550,6 +576,7 @@ int main(void) {
     test_cifar();
     test_npy();
     test_npy_refused();
+    test_npy_ignored();
     test_npy_targets_refused();
     test_random();
     test_memory(open_random, "random");

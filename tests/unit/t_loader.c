@@ -218,7 +218,7 @@ static void test_targets(int prefetch) {
     memcpy(expected, t, sizeof expected);
     d = NULL;
     l = NULL;
-    ok(!dataset_npy(path_x, NULL, &d, &e) && !loader_open(d, &(LoaderOptions){.batch = 2, .prefetch = prefetch, .seed = 1}, &l, &e) &&
+    ok(!dataset_npy(path_x, NULL, -100, &d, &e) && !loader_open(d, &(LoaderOptions){.batch = 2, .prefetch = prefetch, .seed = 1}, &l, &e) &&
         !loader_next(l, &x[0][0], t, &count, &e) && count == 2 && x[1][2] == 6, "a set without targets");
     ok(!memcmp(t[0], expected, sizeof expected), "leaves the targets alone");
     loader_close(l);
@@ -263,7 +263,7 @@ static void test_file_error(int prefetch) {
     blob_add(&b, dict, strlen(dict));
     blob_add(&b, bytes, sizeof bytes);
     blob_write(path_x, &b, b.n, false);
-    if (!ok(!dataset_npy(path_x, NULL, &d, &e) && !truncate(path_x, 10) &&
+    if (!ok(!dataset_npy(path_x, NULL, -100, &d, &e) && !truncate(path_x, 10) &&
         !loader_open(d, &(LoaderOptions){.batch = 4, .prefetch = prefetch, .seed = 1}, &l, &e), "prefetch %d: a file that is cut off", prefetch)) return;
     for (int i = 0; i < 3; i++) {
         e = (Err){0, ""};

@@ -148,10 +148,12 @@ local OF_RESULT = {
   end},
 }
 
+local NO_FINITE = {nan = -(0 / 0), inf = math.huge, ["-inf"] = -math.huge}
+
 local function with_numbers(values)
   local out = {}
   for name, text in pairs(values) do
-    if text ~= "" then out[name] = math.tointeger(tonumber(text)) or tonumber(text) or text end
+    if text ~= "" then out[name] = math.tointeger(tonumber(text)) or tonumber(text) or NO_FINITE[text] or text end
   end
   return out
 end

@@ -13,7 +13,7 @@ says what for):
                  args     text of the constructor's arguments, "num_classes=10"
                  inputs   [{"shape": [3, 224, 224], "type": "float32"}, ...]: of one sample each
                  leaves   qualified names of the classes that are taken as a whole
-                 weights  path of a file for the state_dict, or nothing
+                 weights  path of a file for what the state_dict has of modules that are called, or nothing
                  check    samples of a step whose numbers are wanted, too, or nothing
     description  modules  those that were called and their parents, parents first:
                    name, class ("torch.nn.Conv2d", "torchvision.models.resnet.Bottleneck")
@@ -214,6 +214,12 @@ def class_name(module):
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def is_leaf(module, leaves):
+    """Is it taken as a whole? Not where hooks, or a forward of its own, make something else of what its class does."""
+    altered = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    return class_name(module) in leaves and not altered
+
+
 def tensors_in(thing, found):
     """All tensors of nested lists, tuples, dicts and of the objects that models return, in order"""
     if isinstance(thing, torch.Tensor):
@@ -270,7 +276,7 @@ class Constants:
 
     def buffer(self, name):
         if self.buffers is None:
-            with without_initialisation():
+            with without_initialisation(), torch.device("cpu"):
                 self.buffers = dict(self.construct_again().named_buffers(remove_duplicate=False))
         return self.buffers[name]
 
@@ -295,6 +301,7 @@ class Trace(TorchFunctionMode):
         super().__init__()
         self.constants, self.known, self.changed = constants, {}, False  # known: numbers of constants by the tensor's id
         self.read = {}  # buffers: their constants
+        self.used = set()  # names of parameters and buffers that a forward reads itself
         self.names = {}
         for name, module in model.named_modules():
             self.names.setdefault(id(module), name)
@@ -348,6 +355,7 @@ class Trace(TorchFunctionMode):
             return {"value": value}
         for names, kind in (self.parameters, "parameter"), (self.buffers, "buffer"):
             if id(tensor) in names:
+                self.used.add(names[id(tensor)])
                 return {kind: names[id(tensor)]}
         return {"outside": list(tensor.shape)}
 
@@ -479,7 +487,7 @@ class Trace(TorchFunctionMode):
         record = {"call": name, "args": [self.encode(one) for one in args],
                   "named": {key: self.encode(one) for key, one in named.items()}} if self.frames else None
         inner = None
-        if class_name(module) in self.leaves:
+        if is_leaf(module, self.leaves):
             if record and ends_gradients(given + list(module.parameters())):
                 record["cut"] = True
             self.quiet += 1
@@ -527,7 +535,7 @@ def trace(model, request, batch, constants):
     traced = running = Trace(model, set(request["leaves"]), constants)
     nn.Module.__call__ = call_module
     try:
-        with running:
+        with running, torch.device("meta"):  # of tensors that forward makes without saying where
             output = model(*inputs_of(request, batch))
     except Exception as error:
         hint = ""
@@ -622,6 +630,9 @@ def options_of(module):
             continue
         now = plain(now)
         options[name] = {"word": type(value).__name__} if now is None else now
+    random = any(getattr(module, name, 0) for name in ("p", "dropout"))
+    if not module.training and (random or isinstance(module, nn.modules.batchnorm._BatchNorm)):
+        options["training"] = {"word": "False"}  # in a model that trains: no layer has this option
     return options
 
 
@@ -631,10 +642,11 @@ def own(named, names, read):
 
 
 def describe(model, request, construct_again):
+    """The description, and the names of the state_dict that belong to what is called"""
     constants = Constants(construct_again)
     (first, _), (second, output) = (trace(model, request, batch, constants) for batch in BATCHES)
     read = {} if first.changed else first.read
-    called = set()
+    called, used = set(), first.used
     for name, module in model.named_modules():
         if id(module) in first.done:
             parts = name.split(".")
@@ -646,8 +658,9 @@ def describe(model, request, construct_again):
         one = {"name": name, "class": qualified, "parameters": own(module._parameters.items(), first.parameters, {}),
                "buffers": own(module._buffers.items(), first.buffers, read), "unused": name not in called}
         frames = first.done.get(id(module))
-        if qualified in request["leaves"]:
+        if is_leaf(module, request["leaves"]):
             one["options"] = options_of(module)
+            used.update(f"{name}.{key}" if name else key for key in module.state_dict() if not one["unused"])
         else:
             one["children"] = [[key, running_name(first, child, name, key)] for key, child in module._modules.items()
                                if child is not None]
@@ -660,7 +673,7 @@ def describe(model, request, construct_again):
     shapes = [list(one.shape[1:]) for one in output]
     frozen = [name for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad]
     return {"modules": modules, "outputs": shapes, "model": type(model).__name__, "frozen": frozen,
-            "constants": {} if first.changed else constants.described}
+            "constants": {} if first.changed else constants.described}, used
 
 
 def running_name(traced, child, parent, key):
@@ -711,7 +724,7 @@ def task_of(shape, inputs):
     """What an output is, by its shape without the batch"""
     if len(shape) == 2 and any(not one["type"].startswith("float") for one in inputs):
         return "tokens"
-    return "classes" if len(shape) in (1, 3) else "values"
+    return "classes" if len(shape) in (1, 3) and shape[0] > 1 else "values"
 
 
 def loss_of(task, output):
@@ -771,12 +784,12 @@ def answer(request):
     if torch is None:
         raise Refused("python", f"{sys.executable} has no torch: {first_line(without_torch)}")
     make, (args, named) = find_constructor(request["source"]), arguments_of(request.get("args"))
-    description = describe(make_meta(make, args, named), request, lambda: construct(make, args, named))
+    description, used = describe(make_meta(make, args, named), request, lambda: construct(make, args, named))
     description["task"] = task_of(description["outputs"][0], request["inputs"])
     if request.get("weights"):
         torch.manual_seed(0)
         model = construct(make, args, named)
-        write_safetensors(distinct(model), request["weights"])
+        write_safetensors({name: one for name, one in distinct(model).items() if name in used}, request["weights"])
         if request.get("check"):
             description["check"] = check(model, request)
     description.update(torch=torch.__version__, inputs=request["inputs"], source=request["source"])

@@ -57,11 +57,6 @@ function Model:path_of(module, name)
   return path
 end
 
-local function has_parameter(module, key)
-  for _, one in ipairs(module.parameters) do if one[1] == key then return true end end
-  return false
-end
-
 -- A function that gives the text of the layer with these parameters: see spelling.call. The layer that stands for the
 -- module's own ones is kept as module.own.
 function Model:layer_of(module)
@@ -69,11 +64,12 @@ function Model:layer_of(module)
     local owner, key = weight:match "^(.-)%.?([^.]+)$"
     if key ~= "weight" or bias and bias ~= weight:gsub("weight$", "bias") then return nil end
     local child = self.by_name[owner]
-    if child == module and layer and (not module.own or forms.identity(module.own) == forms.identity(layer)) then
+    if child == module and (not module.own or forms.identity(module.own) == forms.identity(layer)) then
       module.own = layer
       return "self[1]"
     end
-    if child == module or not child.options or child.parts or (bias ~= nil) ~= has_parameter(child, "bias") then return nil end
+    if child == module or not child.options or child.parts then return nil end
+    if forms.identity(layer) ~= forms.identity(spelling.layer(child.kind, child.options)) then return nil end
     child.unused = false
     return self:path_of(module, owner)
   end
@@ -223,18 +219,37 @@ local function joins_inputs(module)
   return first.args[2] or first.named.dim or 0
 end
 
+-- What forward of these layers takes; of all others it is one value.
+local FORWARD = {MultiheadAttention = {"query", "key", "value", "key_padding_mask", "need_weights", "attn_mask",
+  "average_attn_weights", "is_causal"}}
+local INPUTS = {MultiheadAttention = 3}
+local NO_MATTER = {need_weights = true, average_attn_weights = true} -- of what is given back beside the output
+
+-- The values that a layer is called with; raises where it is called with something that the layer here does not take.
+local function inputs_of_layer(child, call)
+  local names, wanted, given, all = FORWARD[child.kind] or {"input"}, INPUTS[child.kind] or 1, {}, {}
+  for i, value in ipairs(call.args) do all[names[i] or "argument " .. i] = value end
+  for name, value in pairs(call.named) do all[name] = value end
+  for i = 1, wanted do given[i], all[names[i]] = all[names[i]], nil end
+  local refused = {}
+  for name, value in pairs(all) do
+    local none = value == false or type(value) == "table" and value.word == "None"
+    if not none and not NO_MATTER[name] then refused[#refused + 1] = name end
+  end
+  table.sort(refused)
+  if #given < wanted or #refused > 0 then
+    unsaid(("%s called with %s"):format(child.class, #refused > 0 and table.concat(refused, ", ") or "fewer values"))
+  end
+  return references(given, {}, {})[2] and given or {given[1]}
+end
+
 function Model:call_of_child(module, call)
   local child, value = self.by_name[call.call], value_in(self, module)
   if call.cut then unsaid(("%s %s"):format(child.class, CUT)) end
   local given = given_to(call)
   local out = text(self:path_of(module, call.call), "(")
   if child.options then
-    local wanted = child.kind == "MultiheadAttention" and 3 or 1
-    if #given > wanted or #given == 0 then
-      unsaid(("%s with %d values"):format(child.class, #given))
-    end
-    if wanted == 3 and #given > 1 then given = {call.args[1], call.args[2], call.args[3]} end
-    if wanted == 3 and call.named.is_causal == true then unsaid "is_causal, which is an option of the layer here" end
+    given = inputs_of_layer(child, call)
   end
   if child.inputs and #given ~= child.inputs then
     unsaid(("%s with %d values in place of %d (in a dict?)"):format(child.class, #given, child.inputs))

@@ -34,8 +34,7 @@ local MODULES = {
 }
 
 -- Options that say how PyTorch computes and not what
-local NO_MATTER = {_stacklevel = true, dtype = true, return_indices = true, recompute_scale_factor = true,
-  antialias = true, sparse = true}
+local NO_MATTER = {_stacklevel = true, dtype = true, return_indices = true, sparse = true}
 
 -- The classes that are layers of memtide, as {qualified name = kind}
 function spelling.classes()
@@ -304,7 +303,7 @@ local function item(op)
       if bound[1] or bound[2] or by ~= 1 then
         if type(size) == "table" then return nil, "a part of the batch" end
         local from, to = bound[1] or 0, bound[2] or size
-        if from < 0 then from = from + size end
+        if from < 0 then from = math.max(from + size, 0) end
         if to < 0 then to = to + size end
         from, to = math.min(from, size), math.min(to, size)
         if by > 1 then step("narrow", d, from, (to - from + by - 1) // by, text("{step = ", by, "}"))
@@ -317,6 +316,19 @@ local function item(op)
 end
 
 local function same(op) return op.value(arg(op, 1, "input")) end
+
+-- To another type: those of numbers with a point differ in rounding alone.
+local function converted(op)
+  local function whole_type(list)
+    for _, one in pairs(list) do
+      local word = is_word(one) and one.word or ""
+      if word:find "^torch%.u?int" or word == "torch.bool" then return word end
+    end
+  end
+  local word = whole_type(op.args) or whole_type(op.named)
+  if word then return nil, word end
+  return same(op)
+end
 
 local function product(name)
   return function(op)
@@ -332,9 +344,9 @@ local function einsum(op)
   return out
 end
 
--- F.linear(x, self.fc.weight, self.fc.bias) and its like: the child's layer is called. Where the parameters are the
--- module's own, own(op, shape of the weight, is there a bias?) gives the layer that has them.
-local function with_parameters(weight_at, kind, own)
+-- F.linear(x, self.fc.weight, self.fc.bias) and its like: the child's layer is called, or one that has the module's own
+-- parameters. options(op, shape of the weight, is there a bias?): of the layer that does what this call does.
+local function with_parameters(weight_at, kind, options)
   return function(op)
     local weight, bias = arg(op, weight_at, "weight"), arg(op, weight_at + 1, "bias")
     local of_values = weight and not weight.parameter or bias and not bias.parameter
@@ -345,9 +357,10 @@ local function with_parameters(weight_at, kind, own)
       return form
     end
     if of_values or not weight then return nil, "with a weight or a bias that is no parameter" end
-    local layer = own and spelling.layer(kind, own(op, op.shape_of(weight.parameter), bias ~= nil))
+    local layer, why = spelling.layer(kind, options(op, op.shape_of(weight.parameter), bias ~= nil))
+    if not layer then return nil, why end
     local child = op.layer_of(weight.parameter, bias and bias.parameter, layer)
-    if not child then return nil, "with parameters that are no layer's" end
+    if not child then return nil, "with parameters of no layer that does the same" end
     return text(child, "(", op.value(arg(op, 1, "input")), ")")
   end
 end
@@ -358,6 +371,14 @@ end)
 local layer_norm = with_parameters(3, "LayerNorm", function(op, shape, bias)
   return {normalized_shape = shape, eps = arg(op, 5, "eps"), bias = bias}
 end)
+
+local function convolution(kind)
+  return with_parameters(2, kind, function(op, shape, bias)
+    local groups = arg(op, 7, "groups", 1)
+    return {in_channels = shape[2] * groups, out_channels = shape[1], kernel_size = {table.unpack(shape, 3)},
+      stride = arg(op, 4, "stride"), padding = arg(op, 5, "padding"), dilation = arg(op, 6, "dilation"), groups = groups, bias = bias}
+  end)
+end
 
 local function pad(op)
   local list, x = arg(op, 2, "pad"), arg(op, 1, "input")
@@ -425,9 +446,9 @@ local FUNCTIONS = {
   mean = reduction "mean", sum = reduction "sum", amax = reduction "amax",
   cat = cat, concat = cat, concatenate = cat, chunk = parts, split = parts, unbind = unbind, getitem = item,
   contiguous = function(op) return method(op, arg(op, 1, "input"), "contiguous") end,
-  clone = same, to = same, type_as = same, float = same, expand = expand, expand_as = expand,
+  clone = same, to = converted, type_as = same, float = same, expand = expand, expand_as = expand,
   matmul = product "matmul", bmm = product "bmm", rmatmul = product "matmul", einsum = einsum,
-  linear = linear, layer_norm = layer_norm, conv2d = with_parameters(2), conv1d = with_parameters(2),
+  linear = linear, layer_norm = layer_norm, conv2d = convolution "Conv2d", conv1d = convolution "Conv1d",
   pad = pad, roll = roll, normalize = normalize,
   randn_like = function(op) return text("nn.randn_like(", op.value(arg(op, 1, "input")), ")") end,
 }
@@ -454,6 +475,9 @@ local function layer_call(op, row)
   end
   if row[1] == "Softplus" and given.threshold == 20 then given.threshold = nil end
   if row[1] == "Unflatten" then given.unflattened_size, given.sizes = given.sizes, nil end
+  if given.recompute_scale_factor == true then -- the scale is that of the sizes
+    given.size, given.scale_factor, given.recompute_scale_factor = table.move(op.shapes[op.out[1] + 1], 3, 4, 1, {}), nil, nil
+  end
   if off then return op.value(arg(op, 1, "input")) end
   local layer, why = spelling.layer(row[1], given)
   if not layer then return nil, why end

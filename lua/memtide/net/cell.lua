@@ -233,9 +233,9 @@ local function check_targets(self, place, found, output)
   local needs, what = self.network:targets()
   if classes and not found.classes then
     util.fail_at(where, "%s: %s needs classes, found %s", place, kind, given)
-  elseif not classes and given ~= "target = " .. literal.of(sample_of(output)) then
+  elseif not classes and (found.classes or given ~= "target = " .. literal.of(sample_of(output))) then
     util.fail_at(where, "%s: %s needs targets like the network's output, target = %s, found %s", place, kind,
-      literal.of(sample_of(output)), given)
+      literal.of(sample_of(output)), (found.classes and found.target and "labels, " or "") .. given)
   elseif has ~= needs then
     util.fail_at(where, "%s: %s needs %d %s%s for each sample, found %d (%s): %s%s", place, kind, needs,
       classes and "label" or "number", needs == 1 and "" or "s", has, given, what,

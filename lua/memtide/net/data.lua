@@ -31,9 +31,16 @@ function data.text(options)
   return opened(core.dataset_text(options))
 end
 
--- Paths of IDX files; of .npy files, labels may be nil: see core/io/data.h.
+-- Paths of IDX files; of .npy files, labels may be nil: see core/io/data.h. ignore_index: a label that is no class.
 function data.idx(images, labels) return opened(core.dataset_idx(images, labels)) end
-function data.npy(x, y) return opened(core.dataset_npy(x, y)) end
+function data.npy(x, y, options)
+  util.check_keys("data.npy", options or {}, {"ignore_index"})
+  local ignored = options and options.ignore_index or -100
+  if math.type(ignored) ~= "integer" then
+    util.fail("data.npy: ignore_index: expected a whole number, found %s", tostring(ignored))
+  end
+  return opened(core.dataset_npy(x, y, ignored))
+end
 
 -- tar{path, ...}: shards as WebDataset has them: plain tar archives with KEY.npy and KEY.cls for each sample
 function data.tar(files)

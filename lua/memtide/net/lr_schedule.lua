@@ -72,7 +72,10 @@ local KINDS = {
     "cycle_momentum", "div_factor", "final_div_factor", "three_phase"}, {total_steps = false, epochs = false,
     steps_per_epoch = false, pct_start = 0.3, anneal_strategy = "cos", div_factor = 25, final_div_factor = 1e4,
     three_phase = false}, one_cycle, 7},
-  LambdaLR = {{"lr_lambda"}, {}, function(o, lr, t) return lr * o.lr_lambda(t) end},
+  LambdaLR = {{"lr_lambda"}, {}, function(o, lr, t)
+    local factor = o.lr_lambda(t)
+    return type(factor) == "number" and lr * factor or factor
+  end},
   SequentialLR = {{"schedulers", "milestones"}, {}, in_turns},
   -- the rate rises linearly for `steps` steps to the optimizer's own; then `after` begins
   LinearWarmup = {{"steps", "after"}, {after = false}, function(o, lr, t)
@@ -163,10 +166,15 @@ for kind, row in pairs(KINDS) do
   end
 end
 
--- The rate of update number `update` (0, 1, ...); lr: the optimizer's own rate.
+-- The rate of update number `update` (0, 1, ...); lr: the optimizer's own rate. Raises where it is no finite number, as a
+-- script's own function may give it.
 function Schedule:rate(lr, update)
   assert(update >= 0)
-  return self.curve(self.options, lr, update // self.options.every)
+  local rate = self.curve(self.options, lr, update // self.options.every)
+  if type(rate) ~= "number" or rate - rate ~= 0 then
+    util.fail("optim.%s: the rate of update %d: expected a finite number, found %s", self.kind, update, literal.of(rate))
+  end
+  return rate
 end
 
 function Schedule.__tostring(self) return self.text end

@@ -41,6 +41,7 @@ function csv.lines(path, take)
   for line in file:lines("L") do
     local whole = line:match("^(.-)\r?\n$")
     number = number + 1
+    if number == 1 and whole then whole = whole:gsub("^\xEF\xBB\xBF", "") end -- spreadsheets begin a file with it
     if not whole then return number end
     take(csv.split(whole), number)
   end

@@ -31,9 +31,15 @@ local function set_arguments(globals, name, args)
   for i, value in ipairs(args) do globals.arg[i] = value end
 end
 
+-- Files that are given in the place of a script, by the end of their names
+local NO_SCRIPT = {csv = "a file of results", pickle = "a recording of PyTorch's memory", safetensors = "a file of weights",
+  py = "one in Python: memtide import FILE.py:NAME writes a script of a model"}
+
 -- The text of a script; that of a Hugging Face config.json is the script that memtide import writes of it.
 local function read_text(path)
   if path:find "%.json$" then return (hf.import(path)) end
+  local other = NO_SCRIPT[path:match "%.(%w+)$"]
+  if other then util.fail_usage("%s: expected a script in Lua, found %s", path, other) end
   local file, message = io.stdin, nil
   if path ~= "-" then file, message = io.open(path, "rb") end
   local text = file and file:read("a")

@@ -233,3 +233,72 @@ class Shuffled(nn.Module):
         n, c, h, w = x.shape
         x = x.view(n, self.groups, c // self.groups, h, w).transpose(1, 2).contiguous().view(n, c, h, w)
         return self.fc(self.after(x).mean((2, 3)))
+
+
+class Called(nn.Module):
+    """Layers that are called with more than a value, or whose parameters another function takes"""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.conv = nn.Conv1d(4, 4, 3, padding=1)
+        self.norm = nn.LayerNorm(8)
+        self.up = nn.ConvTranspose1d(4, 4, 3, stride=2, padding=1)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x):  # (N, 4, 8)
+        mask = torch.triu(torch.ones(4, 4, dtype=torch.bool), 1)
+        if self.how == "mask":
+            x, _ = self.attention(x, x, x, attn_mask=mask)
+        elif self.how == "positional":
+            x, _ = self.attention(x, x, x, None, False, mask)
+        elif self.how == "named":
+            x, _ = self.attention(query=x, key=2 * x, value=x, need_weights=False)
+        elif self.how == "stride":
+            x = F.conv1d(x, self.conv.weight, self.conv.bias, padding=2, dilation=2)
+        elif self.how == "conv":
+            x = F.conv1d(x, self.conv.weight, self.conv.bias, padding=1)
+        elif self.how == "eps":
+            x = F.layer_norm(x, (8,), self.norm.weight, self.norm.bias, 1e-2)
+        elif self.how == "size":
+            x = self.up(x, output_size=[16])[:, :, :8]
+        elif self.how == "whole":
+            x = x * x.to(torch.int64)
+        return self.fc(x[:, -100:3].mean(1))
+
+
+class Altered(nn.Module):
+    """Layers that do something else than their class"""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.fc1 = nn.Linear(6, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.fc2 = nn.Linear(6, 3)
+        if how == "hook":
+            self.fc1.register_forward_hook(lambda module, given, output: 2 * output)
+        elif how == "own":
+            self.fc1.forward = lambda x: F.linear(x, self.fc1.weight, self.fc1.bias) * 3
+
+    def train(self, mode=True):
+        super().train(mode)
+        if self.how == "frozen":
+            self.norm.eval()
+        return self
+
+    def forward(self, x):
+        return self.fc2(torch.relu(self.norm(self.fc1(x))))
+
+
+class Resized(nn.Module):
+    def __init__(self, **how):
+        super().__init__()
+        self.how = how
+        self.conv = nn.Conv2d(3, 3, 3)
+        self.fc = nn.Linear(3, 1)
+
+    def forward(self, x):
+        x = F.interpolate(x, mode="bilinear", **self.how)
+        return self.fc(self.conv(x).mean((2, 3)))
