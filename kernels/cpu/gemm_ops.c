@@ -35,18 +35,28 @@ static bool is_matrices(const KArgs *args) {
     return !product_is_conv(args->kind) || (is_pointwise(args) && c->stride[0] * c->stride[1] == 1 && !(c->pad[0] | c->pad[1] | c->pad[2] | c->pad[3]));
 }
 
+/* Of a kernel of several pixels: do the pixels of the image that neighbouring results read at a tap, or that a result reads at
+ * neighbouring taps, lie apart? */
+static bool is_spread(const ConvAttr *c) { return c->stride[0] > 1 || c->stride[1] > 1 || c->dilation[0] > 1 || c->dilation[1] > 1; }
+
+/* Patches that have no pixel in common */
+static bool is_apart(const ConvAttr *c, const int64_t *w) { return c->stride[0] >= w[2] && c->stride[1] >= w[3]; }
+
 /* Without AVX-512 oneDNN's products of linear layers are slower by up to half where rows of a matrix lie 4 KiB apart. Those of
  * pointwise convolutions are as well, most with strides: one took three times as long. They are not where the work is to read
- * images: sums over many pixels for few weights, and few channels. */
+ * images: sums over many pixels for few weights, and few channels. Its other convolutions with strides or dilations are slower, too, by
+ * a fifth to two thirds, unless channels are few: then a copied patch is used for few results. */
 static bool is_faster(const KArgs *args) {
-    enum { OUTWEIGH = 16 /* weights for each pixel */, CHANNELS = 32 };
+    enum { OUTWEIGH = 16 /* weights for each pixel */, CHANNELS = 32, SPREAD_CHANNELS = 64 };
     if (isa_has(dnnl_cpu_isa_avx512_core)) return false;
     if (!product_is_conv(args->kind)) return true;
-    if (!is_pointwise(args) || !isa_has(dnnl_cpu_isa_avx2)) return false; /* without AVX2 dx takes longer */
+    if (!isa_has(dnnl_cpu_isa_avx2)) return false; /* without AVX2 dx takes longer */
     const ProductOperands p = product_operands(args);
-    const int64_t *w = p.w->shape.dim;
-    if (product_is_dw(args->kind)) return p.w->count >= OUTWEIGH * (p.y->count / w[0]);
-    return min_i64(w[0], w[1]) >= CHANNELS;
+    const ConvAttr *c = &args->attr->conv;
+    const int64_t *w = p.w->shape.dim, channels = min_i64(w[0], w[1]);
+    const bool dw = product_is_dw(args->kind);
+    if (!is_pointwise(args)) return is_spread(c) && (channels >= (dw ? CHANNELS : SPREAD_CHANNELS) || (dw && is_apart(c, w)));
+    return dw ? p.w->count >= OUTWEIGH * (p.y->count / w[0]) : channels >= CHANNELS;
 }
 
 /* Types that oneDNN has no products of: it would convert whole tensors, or take its plain loops. And what is faster. */
