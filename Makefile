@@ -57,9 +57,9 @@ UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 PROVE  ?= -j3
 RUN_TESTS = BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run
 # The longest begin first, so that none of them runs alone at the end.
-LONG    = tests/cli/usage.sh $(addprefix $(BUILD)/tests/device/,t_ranks t_sequence t_kernels t_device) tests/lua/t_docs.lua \
-    tests/cli/ranks.sh tests/cli/ranks_tuned.sh tests/cli/workers.sh tests/cli/screen.sh tests/cli/package.sh tests/cli/cuda.sh \
-    tests/lua/t_fit.lua tests/cli/deaths.sh $(BUILD)/tests/device/t_onednn
+LONG    = tests/cli/usage.sh $(BUILD)/tests/device/t_ranks tests/lua/t_docs.lua $(addprefix $(BUILD)/tests/device/,t_kernels t_sequence t_device) \
+    $(addprefix tests/cli/,ranks.sh workers.sh slurm.sh screen.sh ranks_tuned.sh package.sh cuda.sh) tests/lua/t_fit.lua tests/lua/t_deep.lua \
+    tests/emulate/shadow.sh $(BUILD)/tests/device/t_onednn tests/cli/deaths.sh tests/lua/t_fit_methods.lua
 ALL_TESTS = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh tests/emulate/*.sh tests/mpi/*.sh)
 TESTS   = $(filter $(ALL_TESTS),$(LONG)) $(filter-out $(LONG),$(ALL_TESTS))
 # Tests for which threads matter run a second time with all threads: one test at a time, because two programs whose
