@@ -231,13 +231,10 @@ static bool warp_came(unsigned i) {
     return true;
 }
 
-/* Most often all lanes of the warp have come, with one mask, to one place: lanes as they are, whose masks are not asked for one by
- * one. */
+/* Most often all lanes of the warp have come, with one mask, in which each lane is, and to one place: no mask is asked for then. */
 static bool warp_came_whole(unsigned first, unsigned end) {
-    const unsigned mask = run.fiber[first].mask, lanes = 0xffffffffu >> (EMULATE_WARP - (end - first));
-    if (lanes & ~mask) return false;
     for (unsigned i = first; i < end; i++)
-        if (run.fiber[i].wait != WAITS_WARP || run.fiber[i].mask != mask || !same_place(first, i)) return false;
+        if (run.fiber[i].wait != WAITS_WARP || run.fiber[i].mask != run.fiber[first].mask || !same_place(first, i)) return false;
     return true;
 }
 
