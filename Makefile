@@ -263,9 +263,10 @@ EMULATE = -Itests/emulate -Ikernels/cuda -Icore -Itests $(if $(SHADOW),-DSHADOW)
 # Kernels are compiled twice. In emulate/ they are as fast as they can be: fmaf is an instruction where the processor has it, for
 # its call would take most of a product's time. In shadow/ they tell the emulator of each access to memory (tests/emulate/shadow/):
 # the thread sanitizer's instrumentation without its library, which makes them several times as slow. Builds for other sanitizers
-# have no shadow/.
+# have no shadow/: where it is asked for, they take the other ones.
 SHADOW = $(if $(findstring -fsanitize,$(EXTRA)),,-fsanitize=thread,bounds --param tsan-instrument-func-entry-exit=0)
 FUSED := $(if $(filter v3,$(ISAS)),$(shell grep -qw avx2 /proc/cpuinfo && echo '$(ISA_v3)'))
+WATCHED = $(if $(SHADOW),shadow,emulate)
 SHADOW_DEVICE = $(if $(SHADOW),$(BUILD)/shadow/memtide_cuda.so)
 
 $(BUILD)/emulate/%.o: %.c
@@ -312,7 +313,7 @@ SHADOW_TESTS = $(if $(SHADOW),$(INSIDE_CUDA:%=$(BUILD)/tests/shadow/%))
 $(INSIDE): $(BUILD)/tests/emulate/%: $(BUILD)/emulate/tests/emulate/%.o $(call emulated_of,emulate)
 $(INSIDE_CUDA:%=$(BUILD)/tests/emulate/%): $(BUILD)/tests/emulate/%: $(BUILD)/emulate/tests/cuda/%.o $(call emulated_of,emulate)
 $(SHADOW_TESTS): $(BUILD)/tests/shadow/%: $(BUILD)/emulate/tests/cuda/%.o $(call emulated_of,shadow)
-$(BUILD)/tests/emulate/t_count: $(BUILD)/emulate/tests/emulate/t_count.o $(call emulated_of,shadow)
+$(BUILD)/tests/emulate/t_count: $(BUILD)/emulate/tests/emulate/t_count.o $(call emulated_of,$(WATCHED))
 $(INSIDE) $(INSIDE_CUDA:%=$(BUILD)/tests/emulate/%) $(SHADOW_TESTS) $(BUILD)/tests/emulate/t_count:
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ -ldl -lm $(EXTRA)
@@ -383,7 +384,7 @@ deps deps-dev:
 
 # kernels and the emulated CUDA that runs them
 $(BUILD)/tests/emulate/t_emulate: $(BUILD)/emulate/tests/emulate/t_emulate.cu.o
-$(BUILD)/tests/emulate/t_shadow: $(BUILD)/shadow/tests/emulate/t_shadow.cu.o
+$(BUILD)/tests/emulate/t_shadow: $(BUILD)/$(WATCHED)/tests/emulate/t_shadow.cu.o
 $(addprefix $(BUILD)/tests/emulate/,t_emulate t_shadow): \
     $(patsubst %,$(BUILD)/emulate/tests/emulate/%.o,grid runtime stream shadow/shadow shadow/module shadow/count)
 	@mkdir -p $(@D)
