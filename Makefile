@@ -50,16 +50,16 @@ LIB_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(CORE) $(ONCE)) $(ISAS:%=$(BUILD)/kernels
 LUA_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(LUA_C)) $(BUILD)/modules.o
 REF_OBJ = $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/reference/*.c))
 C_TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c tests/device/*.c tests/emulate/t_*.c)) \
-    $(addprefix $(BUILD)/tests/emulate/,t_emulate t_shadow t_linear t_conv_ways t_attention_ways)
+    $(addprefix $(BUILD)/tests/emulate/,t_emulate t_shadow $(INSIDE_CUDA))
 MPI_TESTS = $(if $(MPICC),$(addprefix $(BUILD)/tests/mpi/,t_comm memtide_mpi.so))
 UNIT_TESTS = $(filter $(BUILD)/tests/unit/%,$(C_TESTS))
 # One more than README's two processors: some tests wait for clocks and signals most of their time.
 PROVE  ?= -j3
 RUN_TESTS = BUILD=$(BUILD) MEMTIDE=$(BUILD)/memtide prove --exec tests/run
 # The longest begin first, so that none of them runs alone at the end.
-LONG    = tests/cli/usage.sh $(addprefix $(BUILD)/tests/device/,t_ranks t_sequence t_kernels t_device) tests/lua/t_docs.lua \
-    tests/cli/ranks.sh tests/cli/ranks_tuned.sh tests/cli/workers.sh tests/cli/screen.sh tests/cli/package.sh tests/cli/cuda.sh \
-    tests/lua/t_fit.lua tests/cli/deaths.sh $(BUILD)/tests/device/t_onednn
+LONG    = tests/cli/usage.sh $(BUILD)/tests/device/t_ranks tests/lua/t_docs.lua $(addprefix $(BUILD)/tests/device/,t_kernels t_sequence t_device) \
+    $(addprefix tests/cli/,ranks.sh workers.sh slurm.sh screen.sh ranks_tuned.sh package.sh cuda.sh) tests/lua/t_fit.lua tests/lua/t_deep.lua \
+    tests/emulate/shadow.sh $(BUILD)/tests/device/t_onednn tests/cli/deaths.sh tests/lua/t_fit_methods.lua
 ALL_TESTS = $(C_TESTS) $(wildcard tests/lua/t_*.lua tests/cli/*.sh tests/emulate/*.sh tests/mpi/*.sh)
 TESTS   = $(filter $(ALL_TESTS),$(LONG)) $(filter-out $(LONG),$(ALL_TESTS))
 # Tests for which threads matter run a second time with all threads: one test at a time, because two programs whose
@@ -231,7 +231,7 @@ $(BUILD)/tests/cuda/t_nvtx: $(BUILD)/tests/cuda/t_nvtx.o $(BUILD)/kernels/cuda/n
 $(BUILD)/tests/unit/t_bench: $(BUILD)/kernels/cuda/bench.o
 
 DEVICE_TESTS = $(filter-out $(UNIT_TESTS),$(C_TESTS))
-shadow: all $(DEVICE_TESTS) $(EMULATED_PLUGIN) ## slow: own kernels at every shape, in SEEDS random orders, under the emulated GPU's shadow memory
+shadow: all $(DEVICE_TESTS) $(SHADOW_TESTS) $(SHADOW_DEVICE) ## slow: own kernels at every shape, in SEEDS random orders, under the emulated GPU's shadow memory
 	$(Q)$(MAKE) --no-print-directory -k -Otarget shadow-orders
 
 # Orders run beside each other, so each has one thread for what the CPU computes.
@@ -256,14 +256,18 @@ $(BUILD)/devices/%: kernels/cuda/devices/%
 # left out; tests/emulate/ replaces them.
 LIBRARY_C = $(addprefix kernels/cuda/,libraries.c nvml.c cudnn_device.c cudnn_graph.c engines.c plan_cache.c)
 EMULATED_C = $(filter-out $(LIBRARY_C),$(CUDA_C)) $(filter-out tests/emulate/t_% %/nccl.c,$(wildcard tests/emulate/*.c tests/emulate/shadow/*.c))
-EMULATED_OBJ = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/emulate/%.o)
 EMULATED_DEVICE = $(BUILD)/emulate/memtide_cuda.so
 EMULATED_NCCL = $(BUILD)/emulate/libnccl.so.2
 EMULATED_PLUGIN = $(EMULATED_DEVICE) $(EMULATED_NCCL)
 EMULATE = -Itests/emulate -Ikernels/cuda -Icore -Itests $(if $(SHADOW),-DSHADOW)
-# Kernels tell the emulator of each access to memory (tests/emulate/shadow/): the thread sanitizer's instrumentation without its
-# library. Builds for other sanitizers have it not.
+# Kernels are compiled twice. In emulate/ they are as fast as they can be: fmaf is an instruction where the processor has it, for
+# its call would take most of a product's time. In shadow/ they tell the emulator of each access to memory (tests/emulate/shadow/):
+# the thread sanitizer's instrumentation without its library, which makes them several times as slow. Builds for other sanitizers
+# have no shadow/: where it is asked for, they take the other ones.
 SHADOW = $(if $(findstring -fsanitize,$(EXTRA)),,-fsanitize=thread,bounds --param tsan-instrument-func-entry-exit=0)
+FUSED := $(if $(filter v3,$(ISAS)),$(shell grep -qw avx2 /proc/cpuinfo && echo '$(ISA_v3)'))
+WATCHED = $(if $(SHADOW),shadow,emulate)
+SHADOW_DEVICE = $(if $(SHADOW),$(BUILD)/shadow/memtide_cuda.so)
 
 $(BUILD)/emulate/%.o: %.c
 	@mkdir -p $(@D)
@@ -271,17 +275,26 @@ $(BUILD)/emulate/%.o: %.c
 	$(Q)$(CC) $(CFLAGS) $(EMULATE) $(FLAGS) -c -o $@ $<
 
 # -O2: most of their time is changes of threads, and to compile with more optimisation takes longer than it saves.
-$(BUILD)/emulate/%.cu.o: %.cu
-	@mkdir -p $(@D)
-	@echo "  CXX  $< (emulated)"
-	$(Q)$(CXX) $(CFLAGS) -O2 $(SHADOW) $(EMULATE) -x c++ -std=c++17 -D_GNU_SOURCE -fPIC -ffp-contract=off -fno-math-errno \
-	    $(CXXWARN) -MMD -MP $(EXTRA) -c -o $@ $<
+define emulated_kernels
+$(BUILD)/$1/%.cu.o: %.cu
+	@mkdir -p $$(@D)
+	@echo "  CXX  $$< ($1)"
+	$(Q)$$(CXX) $$(CFLAGS) -O2 $2 $$(EMULATE) -x c++ -std=c++17 -D_GNU_SOURCE -fPIC -ffp-contract=off -fno-math-errno \
+	    $$(CXXWARN) -MMD -MP $$(EXTRA) -c -o $$@ $$<
+endef
+$(eval $(call emulated_kernels,emulate,$$(FUSED)))
+$(eval $(call emulated_kernels,shadow,$$(SHADOW)))
 
 # The shadow memory stands between the plugin's entry and the device.
 $(BUILD)/emulate/kernels/cuda/plugin.o: private EMULATE += -Dcuda_open=emulated_open
 
-$(EMULATED_DEVICE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE) tests/emulate/exports.map \
-    $(DEVICES:kernels/cuda/%=$(BUILD)/emulate/%)
+# What a plugin or a test of its inside consists of, with the kernels of that folder
+emulated_of = $(EMULATED_C:%.c=$(BUILD)/emulate/%.o) $(CUDA_CU:%=$(BUILD)/$1/%.o) $(REF_OBJ) $(PLUGIN_CORE)
+
+$(EMULATED_DEVICE): $(call emulated_of,emulate) $(DEVICES:kernels/cuda/%=$(BUILD)/emulate/%)
+$(SHADOW_DEVICE): $(call emulated_of,shadow)
+$(EMULATED_DEVICE) $(SHADOW_DEVICE): tests/emulate/exports.map
+	@mkdir -p $(@D)
 	@echo "  LINK $@"
 	$(Q)$(CXX) $(CFLAGS) $(PLUGIN_LINK) -o $@ $(filter %.o,$^) -ldl -lm $(EXTRA)
 
@@ -293,16 +306,15 @@ $(EMULATED_NCCL): $(BUILD)/emulate/tests/emulate/nccl.o $(EMULATED_DEVICE)
 $(BUILD)/emulate/devices/%: kernels/cuda/devices/%
 	$(Q)install -D -m 644 $< $@
 
-# tests that call functions inside the plugin
-INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_count t_gemm t_linear t_conv_ways t_attention_ways t_tunable)
-$(BUILD)/tests/emulate/t_bias: $(BUILD)/emulate/tests/emulate/t_bias.o
-$(BUILD)/tests/emulate/t_count: $(BUILD)/emulate/tests/emulate/t_count.o
-$(BUILD)/tests/emulate/t_gemm: $(BUILD)/emulate/tests/emulate/t_gemm.o
-$(BUILD)/tests/emulate/t_tunable: $(BUILD)/emulate/tests/emulate/t_tunable.o
-$(BUILD)/tests/emulate/t_linear: $(BUILD)/emulate/tests/cuda/t_linear.o
-$(BUILD)/tests/emulate/t_conv_ways: $(BUILD)/emulate/tests/cuda/t_conv_ways.o
-$(BUILD)/tests/emulate/t_attention_ways: $(BUILD)/emulate/tests/cuda/t_attention_ways.o
-$(INSIDE): $(EMULATED_OBJ) $(REF_OBJ) $(PLUGIN_CORE)
+# Tests that call functions inside the plugin; in tests/shadow/ those that the shadow memory watches, too
+INSIDE = $(addprefix $(BUILD)/tests/emulate/,t_bias t_gemm t_tunable)
+INSIDE_CUDA = t_linear t_conv_ways t_attention_ways
+SHADOW_TESTS = $(if $(SHADOW),$(INSIDE_CUDA:%=$(BUILD)/tests/shadow/%))
+$(INSIDE): $(BUILD)/tests/emulate/%: $(BUILD)/emulate/tests/emulate/%.o $(call emulated_of,emulate)
+$(INSIDE_CUDA:%=$(BUILD)/tests/emulate/%): $(BUILD)/tests/emulate/%: $(BUILD)/emulate/tests/cuda/%.o $(call emulated_of,emulate)
+$(SHADOW_TESTS): $(BUILD)/tests/shadow/%: $(BUILD)/emulate/tests/cuda/%.o $(call emulated_of,shadow)
+$(BUILD)/tests/emulate/t_count: $(BUILD)/emulate/tests/emulate/t_count.o $(call emulated_of,$(WATCHED))
+$(INSIDE) $(INSIDE_CUDA:%=$(BUILD)/tests/emulate/%) $(SHADOW_TESTS) $(BUILD)/tests/emulate/t_count:
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $^ -ldl -lm $(EXTRA)
 
@@ -315,7 +327,7 @@ $(FAULTS): tests/faults.c
 	@echo "  CC   $<"
 	$(Q)$(CC) -O1 -g $(FLAGS) -shared -o $@ $< -ldl
 
-test: all $(if $(NVCC),$(CUDA_OBJ)) $(C_TESTS) $(CUDA_TESTS) $(MPI_TESTS) $(EMULATED_PLUGIN) $(FAULTS) ## run every test (TAP, by prove)
+test: all $(if $(NVCC),$(CUDA_OBJ)) $(C_TESTS) $(CUDA_TESTS) $(MPI_TESTS) $(EMULATED_PLUGIN) $(SHADOW_TESTS) $(SHADOW_DEVICE) $(FAULTS) ## run every test (TAP, by prove)
 	$(Q)$(if $(CUDA_MISSING),echo "tests/cuda: skipped: $(CUDA_MISSING)")
 	$(Q)OMP_NUM_THREADS=1 $(RUN_TESTS) $(PROVE) $(TESTS) $(CUDA_TESTS) $(NVCC_TESTS)
 	$(Q)$(MAKE) --no-print-directory -Otarget test-again
@@ -371,7 +383,9 @@ deps deps-dev:
 	else echo "as root: apt-get install $$missing"; exit 1; fi
 
 # kernels and the emulated CUDA that runs them
-$(addprefix $(BUILD)/tests/emulate/,t_emulate t_shadow): $(BUILD)/tests/emulate/%: $(BUILD)/emulate/tests/emulate/%.cu.o \
+$(BUILD)/tests/emulate/t_emulate: $(BUILD)/emulate/tests/emulate/t_emulate.cu.o
+$(BUILD)/tests/emulate/t_shadow: $(BUILD)/$(WATCHED)/tests/emulate/t_shadow.cu.o
+$(addprefix $(BUILD)/tests/emulate/,t_emulate t_shadow): \
     $(patsubst %,$(BUILD)/emulate/tests/emulate/%.o,grid runtime stream shadow/shadow shadow/module shadow/count)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(CFLAGS) -o $@ $(filter %.o,$^) $(EXTRA)
@@ -608,6 +622,6 @@ help: ## this list
 
 .PHONY: all cuda emulated shadow shadow-orders cuda-count test test-again test-threads threads-check test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check numa-check arm64-check avx512-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
-.PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
+.PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o shadow/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 endif

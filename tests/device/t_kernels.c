@@ -27,6 +27,7 @@ typedef struct Operand {
     size_t bytes;
     double *values;       /* what the storage was packed from */
     uint8_t *block;       /* GUARD bytes, the storage, GUARD bytes */
+    uint8_t *before;      /* the block before a run */
     uint8_t *first;       /* the storage after the first run */
 } Operand;
 
@@ -109,8 +110,8 @@ static void transfer(const Operand *o, bool to_storage) {
 
 static bool is_updated(const Bench *b, int k) { return k >= OP_IN && op_info(b->c->kind)->out[k - OP_IN].updated; }
 
-/* Fills the storage before a run: inputs and updated outputs with numbers, other outputs with junk. */
-static void load(Bench *b) {
+/* Fills the storage as a run finds it: inputs and updated outputs with numbers, other outputs with junk. */
+static void fill(Bench *b) {
     b->step = b->c->state;
     for (int k = 0; k < OPERANDS; k++) {
         Operand *o = &b->operand[k];
@@ -119,7 +120,14 @@ static void load(Bench *b) {
         if (o->state) memcpy(storage(o), &b->step, sizeof b->step);
         else if (k < OP_IN || is_updated(b, k)) transfer(o, true);
         else memset(storage(o), JUNK_BYTE, o->bytes);
+        memcpy(o->before, o->block, o->bytes + 2 * GUARD);
     }
+}
+
+/* The same again, for a further run */
+static void load(Bench *b) {
+    for (int k = 0; k < OPERANDS; k++)
+        if (b->operand[k].present) memcpy(b->operand[k].block, b->operand[k].before, b->operand[k].bytes + 2 * GUARD);
 }
 
 static void bench_open(Bench *b) {
@@ -132,12 +140,13 @@ static void bench_open(Bench *b) {
         describe(b, o, spec[3 * slot], spec[3 * slot + 1]);
         o->values = calloc((size_t)o->count, sizeof *o->values);
         o->block = malloc(o->bytes + 2 * GUARD);
+        o->before = malloc(o->bytes + 2 * GUARD);
         o->first = malloc(o->bytes);
-        if (!o->values || !o->block || !o->first) exit(2);
+        if (!o->values || !o->block || !o->before || !o->first) exit(2);
         for (int64_t i = 0; i < o->count; i++) o->values[i] = nonzero();
     }
     if (b->test->fill) b->test->fill(b);
-    load(b);
+    fill(b);
     for (int k = 0; k < OPERANDS; k++) /* the twin starts from what the element type could hold */
         if (b->operand[k].present && !b->operand[k].state && (k < OP_IN || is_updated(b, k)))
             transfer(&b->operand[k], false);
@@ -147,6 +156,7 @@ static void bench_close(Bench *b) {
     for (int k = 0; k < OPERANDS; k++) {
         free(b->operand[k].values);
         free(b->operand[k].block);
+        free(b->operand[k].before);
         free(b->operand[k].first);
     }
 }

@@ -23,24 +23,30 @@ typedef enum Wait { UNBORN, RUNS, WAITS_BLOCK, WAITS_WARP, ENDED } Wait;
 
 typedef void *Place[5]; /* what __builtin_setjmp leaves; the C library's setjmp and longjmp take several times as long */
 
+/* What is looked at most often comes first: the scheduler's time is the processor's caches. */
 typedef struct Fiber {
-    Place place;          /* where it goes on */
-    uint3 index;          /* its threadIdx */
-    bool made;            /* it has a place; it keeps its stack as long as the process lives */
-    Wait wait;
     EmulatePlace at;      /* where it waits */
     unsigned mask;        /* WAITS_WARP: the lanes that it waits for */
-    bool orders;          /* WAITS_WARP: memory, too: __syncwarp does, a shuffle does not */
+    Wait wait;
     unsigned turn;        /* exchanges within the warp so far */
-    uint64_t sent[2][EMULATE_WORDS]; /* by turn, since a lane may be one exchange ahead of a slower one */
+    bool orders;          /* WAITS_WARP: memory, too: __syncwarp does, a shuffle does not */
+    bool made;            /* it has a place; it keeps its stack as long as the process lives */
+    uint3 index;          /* its threadIdx */
+    Place place;          /* where it goes on */
 } Fiber;
+
+/* What a warp's lanes offer: by turn, since a lane may be one exchange ahead of a slower one */
+typedef uint64_t Sent[2][EMULATE_WORDS][EMULATE_WARP];
 
 extern uint3 threadIdx, blockIdx, blockDim, gridDim;
 uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 static struct {
     Fiber fiber[EMULATE_BLOCK_MAX];
+    Sent sent[EMULATE_BLOCK_MAX / EMULATE_WARP];
     char *stacks;
+    unsigned first, count, next; /* the warp that has its turn, its lanes, and how many of them had theirs */
+    bool ran;                    /* one of them has run */
     unsigned threads, now; /* of the block; the one that runs */
     bool plain;            /* the block's threads are plain calls */
     bool waits;            /* threads of the grid have waited */
@@ -77,11 +83,57 @@ static void become(unsigned i) {
 /* A function of its own: gcc wants no __builtin_longjmp beside a __builtin_setjmp. */
 __attribute__((noinline, noreturn)) static void go_on(Place place) { __builtin_longjmp(place, 1); }
 
-/* The fiber waits or has ended: the scheduler goes on. It jumps, since swapcontext would make two system calls. */
+static void fiber_main(void);
+
+__attribute__((noreturn)) static void fiber_make(unsigned i) {
+    static ucontext_t context; /* not on a stack: this function never returns */
+    getcontext(&context);
+    context.uc_stack.ss_sp = run.stacks + (size_t)i * STACK_BYTES;
+    context.uc_stack.ss_size = STACK_BYTES;
+    context.uc_link = NULL;
+    makecontext(&context, fiber_main, 0);
+    run.fiber[i].made = true;
+    setcontext(&context);
+    die("a thread cannot begin");
+}
+
+/* Which of `count` runs as the i-th. A random order permutes the numbers below a power of two, again and again until the
+ * result is below `count`: each of the three steps gives every number once. */
+static unsigned pick(unsigned i, unsigned count) {
+    uint32_t bits = 0;
+    if (run.reverse) return count - 1 - i;
+    if (!run.seed || count < 2) return i;
+    while (bits < 31 && 1u << bits < count) bits++;
+    const uint32_t mask = (1u << bits) - 1, factor = (uint32_t)run.seed | 1, more = (uint32_t)(run.seed >> 32);
+    do {
+        i = (i * factor + more) & mask;
+        i ^= i >> (bits + 1) / 2;
+        i = (i * (factor * 5 + 4) + (more >> 7)) & mask;
+    } while (i >= count);
+    return i;
+}
+
+/* The next lane of the warp that need not wait goes on, and if there is none, the scheduler. It jumps, since swapcontext would
+ * make two system calls. */
+__attribute__((noinline, noreturn)) static void next_goes_on(void) {
+    while (run.next < run.count) {
+        const unsigned i = run.first + pick(run.next++, run.count);
+        Fiber *f = &run.fiber[i];
+        if (f->wait == UNBORN) f->wait = RUNS, f->turn = 0;
+        else if (f->wait != RUNS) continue;
+        run.ran = true;
+        become(i);
+        if (f->made) go_on(f->place);
+        fiber_make(i);
+    }
+    go_on(run.scheduler);
+}
+
+/* The fiber waits or has ended. */
 static void fiber_leave(Wait wait) {
     Fiber *f = &run.fiber[run.now];
     f->wait = wait;
-    if (!__builtin_setjmp(f->place)) go_on(run.scheduler);
+    if (!__builtin_setjmp(f->place)) next_goes_on();
 }
 
 static void fiber_main(void) {
@@ -91,28 +143,14 @@ static void fiber_main(void) {
     }
 }
 
-static void fiber_make(unsigned i) {
-    static ucontext_t context; /* not on the scheduler's stack: this function never returns */
-    getcontext(&context);
-    context.uc_stack.ss_sp = run.stacks + (size_t)i * STACK_BYTES;
-    context.uc_stack.ss_size = STACK_BYTES;
-    context.uc_link = NULL;
-    makecontext(&context, fiber_main, 0);
-    run.fiber[i].made = true;
-    setcontext(&context);
-}
-
-static void fiber_resume(unsigned i) {
-    become(i);
-    if (__builtin_setjmp(run.scheduler)) return;
-    if (run.fiber[i].made) go_on(run.fiber[i].place);
-    fiber_make(i);
-}
-
-static void fiber_start(unsigned i) {
-    run.fiber[i].wait = RUNS;
-    run.fiber[i].turn = 0;
-    fiber_resume(i);
+/* Each of these threads that need not wait runs until it waits or ends. Returns whether there was one. */
+__attribute__((noinline)) static bool lanes_run(unsigned first, unsigned count) {
+    run.first = first;
+    run.count = count;
+    run.next = 0;
+    run.ran = false;
+    if (!__builtin_setjmp(run.scheduler)) next_goes_on();
+    return run.ran;
 }
 
 /* ---- waiting */
@@ -129,9 +167,11 @@ void emulate_syncthreads(EmulatePlace at) { wait_for(WAITS_BLOCK, 0, at); }
 
 unsigned emulate_lane(void) { return run.now % EMULATE_WARP; }
 
-static Fiber *lane_fiber(unsigned lane) {
-    unsigned i = run.now - emulate_lane() + lane;
-    return i < run.threads ? &run.fiber[i] : NULL;
+/* What the lanes of this warp have sent in that turn as word `word` */
+static const uint64_t *sent_by(unsigned turn, unsigned word) { return run.sent[run.now / EMULATE_WARP][turn][word]; }
+
+static bool is_lane(unsigned mask, unsigned lane) {
+    return mask >> lane & 1 && run.now - emulate_lane() + lane < run.threads;
 }
 
 /* Offers `words` to the lanes of mask, and waits for theirs. Returns the turn, by which they are read. */
@@ -139,7 +179,7 @@ static unsigned exchange(unsigned mask, const uint64_t *words, size_t count, boo
     Fiber *f = &run.fiber[run.now];
     unsigned turn = f->turn++ & 1;
     if (!(mask >> emulate_lane() & 1)) die("calls a warp function whose mask leaves it out");
-    memcpy(f->sent[turn], words, count * sizeof *words);
+    for (size_t k = 0; k < count; k++) run.sent[run.now / EMULATE_WARP][turn][k][emulate_lane()] = words[k];
     f->orders = orders;
     wait_for(WAITS_WARP, mask, at);
     return turn;
@@ -149,9 +189,8 @@ void emulate_syncwarp(unsigned mask, EmulatePlace at) { exchange(mask, &(uint64_
 
 uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane, EmulatePlace at) {
     unsigned turn = exchange(mask, &value, 1, false, at);
-    const Fiber *from = lane_fiber(lane);
-    if (!from || !(mask >> lane & 1)) die("reads a lane that takes no part");
-    return from->sent[turn][0];
+    if (!is_lane(mask, lane)) die("reads a lane that takes no part");
+    return sent_by(turn, 0)[lane];
 }
 
 void emulate_exchange(const uint64_t words[EMULATE_WORDS], EmulatePlace at) {
@@ -160,15 +199,14 @@ void emulate_exchange(const uint64_t words[EMULATE_WORDS], EmulatePlace at) {
 }
 
 void emulate_read(unsigned word, unsigned first, unsigned count, uint64_t *out) {
-    const unsigned turn = (run.fiber[run.now].turn - 1) & 1;
-    for (unsigned i = 0; i < count; i++) out[i] = lane_fiber(first + i)->sent[turn][word];
+    memcpy(out, sent_by((run.fiber[run.now].turn - 1) & 1, word) + first, count * sizeof *out);
 }
 
 unsigned emulate_ballot(unsigned mask, int predicate, EmulatePlace at) {
     const uint64_t vote = predicate != 0;
     unsigned turn = exchange(mask, &vote, 1, false, at), votes = 0;
     for (unsigned lane = 0; lane < EMULATE_WARP; lane++)
-        if (lane_fiber(lane) && mask >> lane & 1 && lane_fiber(lane)->sent[turn][0]) votes |= 1u << lane;
+        if (is_lane(mask, lane) && sent_by(turn, 0)[lane]) votes |= 1u << lane;
     return votes;
 }
 
@@ -193,15 +231,18 @@ static bool warp_came(unsigned i) {
     return true;
 }
 
+/* Most often all lanes of the warp have come, with one mask, in which each lane is, and to one place: no mask is asked for then. */
+static bool warp_came_whole(unsigned first, unsigned end) {
+    for (unsigned i = first; i < end; i++)
+        if (run.fiber[i].wait != WAITS_WARP || run.fiber[i].mask != run.fiber[first].mask || !same_place(first, i)) return false;
+    return true;
+}
+
 /* Lanes go on if all lanes of their masks have come. */
 static void warp_release(unsigned first, unsigned end) {
-    bool over[EMULATE_WARP] = {false}, came = false;
-    unsigned asked = 0; /* the mask of which `came` tells: most often all lanes have one mask */
-    for (unsigned i = first; i < end; i++) {
-        if (run.fiber[i].wait != WAITS_WARP) continue;
-        if (run.fiber[i].mask != asked) came = warp_came(i), asked = run.fiber[i].mask;
-        over[i - first] = came;
-    }
+    const bool whole = warp_came_whole(first, end);
+    bool over[EMULATE_WARP];
+    for (unsigned i = first; i < end; i++) over[i - first] = whole || (run.fiber[i].wait == WAITS_WARP && warp_came(i));
     bool all = true, orders = true;
     for (unsigned i = first; i < end; i++) {
         all &= over[i - first];
@@ -251,34 +292,9 @@ static unsigned block_release(void) {
 
 /* ---- blocks */
 
-/* Which of `count` runs as the i-th. A random order permutes the numbers below a power of two, again and again until the
- * result is below `count`: each of the three steps gives every number once. */
-static unsigned pick(unsigned i, unsigned count) {
-    uint32_t bits = 0;
-    if (run.reverse) return count - 1 - i;
-    if (!run.seed || count < 2) return i;
-    while (bits < 31 && 1u << bits < count) bits++;
-    const uint32_t mask = (1u << bits) - 1, factor = (uint32_t)run.seed | 1, more = (uint32_t)(run.seed >> 32);
-    do {
-        i = (i * factor + more) & mask;
-        i ^= i >> (bits + 1) / 2;
-        i = (i * (factor * 5 + 4) + (more >> 7)) & mask;
-    } while (i >= count);
-    return i;
-}
-
 /* Runs threads [first, end) until all of them have ended or wait for other warps. */
 static void warp_run(unsigned first, unsigned end) {
-    for (bool ran = true; ran; warp_release(first, end)) {
-        ran = false;
-        for (unsigned i = 0; i < end - first; i++) {
-            unsigned k = first + pick(i, end - first);
-            if (run.fiber[k].wait == UNBORN) fiber_start(k);
-            else if (run.fiber[k].wait == RUNS) fiber_resume(k);
-            else continue;
-            ran = true;
-        }
-    }
+    while (lanes_run(first, end - first)) warp_release(first, end);
 }
 
 static void block_as_fibers(void) {
@@ -294,7 +310,7 @@ static void block_as_fibers(void) {
 static void block_run(void) {
     run.plain = false;
     for (unsigned i = 0; i < run.threads; i++) run.fiber[i].wait = UNBORN;
-    fiber_start(0);
+    lanes_run(0, 1);
     run.waits |= run.fiber[0].wait != ENDED;
     if (run.waits) {
         block_as_fibers();

@@ -8,7 +8,7 @@
 BUILD=$(realpath "${BUILD-build}")
 . tests/tap.sh
 
-export MEMTIDE_CUDA="$BUILD/emulate/memtide_cuda.so" EMULATE_SHADOW=1 TEST_DEVICE=cuda:0 SAMPLE="${SAMPLE-1}" SAMPLE_TYPES=all
+export MEMTIDE_CUDA="$BUILD/shadow/memtide_cuda.so" EMULATE_SHADOW=1 TEST_DEVICE=cuda:0 SAMPLE="${SAMPLE-1}" SAMPLE_TYPES=all
 
 # check SEED TEST [ARGUMENT]
 check() {
@@ -21,16 +21,16 @@ check() {
     [ "$status" = 0 ] || { grep '^ok' log.txt | tail -n 1; grep -v '^ok' log.txt; } | cut -c 1-400 | sed 's/^/# /'
 }
 
-if ! nm "$BUILD/emulate/kernels/cuda/act.cu.o" 2>/dev/null | grep -q __tsan_; then
+if [ ! -e "$MEMTIDE_CUDA" ]; then
     skip "shadow memory" "kernels are built without instrumentation"
 else
     for seed in ${SEEDS-1}; do
         check "$seed" device/t_kernels
         check "$seed" device/t_sequence
         check "$seed" device/t_device cuda:0
-        check "$seed" emulate/t_conv_ways
-        check "$seed" emulate/t_attention_ways
-        [ "$SAMPLE" != 0 ] || check "$seed" emulate/t_linear
+        check "$seed" shadow/t_conv_ways
+        check "$seed" shadow/t_attention_ways
+        [ "$SAMPLE" != 0 ] || check "$seed" shadow/t_linear
         [ "$SAMPLE" != 0 ] || check "$seed" device/t_updates
     done
 fi

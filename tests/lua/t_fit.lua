@@ -25,16 +25,16 @@ local function small(more)
   return mt.experiment(options)
 end
 
--- Does the cell with that batch fit?
-local function fits(one, batch, room)
+-- Does the cell with that batch fit into that room? Into several: into each of them. Its programs are the same for every room.
+local function fits(one, batch, ...)
   local values = {}
   for key, value in pairs(one.values) do values[key] = value end
   values.batch = batch
-  local probe = {experiment = one.experiment, values = values, name = "", places = {}, memory = room}
+  local probe, found = {experiment = one.experiment, values = values, name = "", places = {}}, {}
   cell.compile(cell.build(probe))
-  local found = probe.prediction.fits
+  for i, room in ipairs{...} do found[i] = cell.predict(probe, room).fits end
   cell.release(probe)
-  return found
+  return table.unpack(found)
 end
 
 -- ---- the largest batch
@@ -42,9 +42,12 @@ local wrong = 0
 for _, one in ipairs(small{sweep = {{"precision", {"fp32", "amp_bf16"}}, {"checkpoint", {"none", "sqrt"}},
   {"accumulate", {1, 3}}, {"allocator", {"planned", "direct"}}}}:cells()) do
   cell.build(one)
-  for _, room in ipairs{20000, 65536, 300000} do
-    local best = 0
-    for batch = 1, 250 do if fits(one, batch, room) then best = batch end end
+  local rooms, most = {20000, 65536, 300000}, {0, 0, 0}
+  for batch = 1, 250 do
+    for i, good in ipairs{fits(one, batch, table.unpack(rooms))} do if good then most[i] = batch end end
+  end
+  for i, room in ipairs(rooms) do
+    local best = most[i]
     local found, more = max_batch.largest(one, room)
     local bounds = (best == 0 or found.bytes <= room) and more.bytes > room
     if found.batch ~= best or more.batch ~= best + 1 or not bounds then

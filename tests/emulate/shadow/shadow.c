@@ -55,13 +55,15 @@ static void *must(void *p) {
     abort();
 }
 
+/* Files that are instrumented call it before anything else. */
+static bool instrumented;
+void __tsan_init(void);
+void __tsan_init(void) { instrumented = true; }
+
 bool shadow_on(void) {
     static int on = -1;
-#ifdef SHADOW
     if (on < 0) on = emulate_flag("EMULATE_SHADOW");
-#else
-    on = false; /* kernels are built without instrumentation */
-#endif
+    if (on && !instrumented) shadow_die("kernels are built without instrumentation");
     return on;
 }
 
@@ -443,10 +445,8 @@ void emulate_atomic(void *p, size_t bytes, const void *pc) {
 EACH_SIZE(X)
 #undef X
 
-void __tsan_init(void);
 void __tsan_read_range(void *p, size_t bytes);
 void __tsan_write_range(void *p, size_t bytes);
-void __tsan_init(void) {}
 void __tsan_read_range(void *p, size_t bytes) { if (s.watching) touch(p, bytes, READ, false, PC); }
 void __tsan_write_range(void *p, size_t bytes) { if (s.watching) touch(p, bytes, WRITE, false, PC); }
 
