@@ -394,16 +394,17 @@ static const OwnCase tapped[] = {
     {{"dilation 2 by 3", {1, 96, 4, 3, 128, 3, 3, {1, 1}, {2, 3, 2, 3}, {2, 3}, 1}, true, ACT_TANH, 4 << 20}, ALL},
     {{"uneven padding", {1, 64, 3, 4, 160, 2, 5, {1, 1}, {0, 3, 2, 1}, {1, 1}, 1}, true, ACT_SIGMOID, 4 << 20}, ALL},
     {{"many pixels", {1, 128, 9, 8, 128, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_NONE, 4 << 20}, ALL},
-    {{"larger images", {9, 96, 5, 5, 96, 3, 3, {1, 2}, {0}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
+    {{"larger images", {9, 96, 5, 5, 96, 2, 4, {1, 1}, {0}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
     {{"small weights", {1, 64, 2, 2, 64, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
     {{"groups of 128", {1, 256, 2, 2, 256, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 2}, true, ACT_RELU, 4 << 20}, 0},
     {{"112 channels", {1, 112, 2, 2, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
     {{"no workspace", {1, 96, 2, 2, 96, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 2048}, 0},
 };
 
-/* Kernels of one pixel, that oneDNN has where there is AVX-512 or no AVX2, few channels, or few weights for the pixels of dw */
+/* Products that oneDNN has where there is AVX-512 or no AVX2: of kernels of one pixel with few channels, or few weights for the pixels of
+ * dw; of kernels with strides or dilations with few channels, but for dw of patches without overlap */
 #define ONE(n, c, h, w, o, ...) {n, c, h, w, o, 1, 1, __VA_ARGS__, {1, 1}, 1}
-static const OwnCase pointwise[] = {
+static const OwnCase products[] = {
     {{"1x1, 32->64", ONE(2, 32, 5, 7, 64, {1, 1}, {0}), true, ACT_RELU, 4 << 20}, ALL},
     {{"1x1, some weights", ONE(2, 32, 8, 8, 64, {1, 1}, {0}), false, ACT_NONE, 4 << 20}, ALL},
     {{"1x1, fewer weights", ONE(1, 32, 3, 43, 64, {1, 1}, {0}), false, ACT_NONE, 4 << 20}, NOT_DW},
@@ -417,6 +418,15 @@ static const OwnCase pointwise[] = {
     {{"1x1, no workspace", ONE(2, 32, 5, 7, 64, {1, 1}, {0}), true, ACT_RELU, 0}, ALL},
     {{"1x1, two groups", {2, 66, 4, 4, 66, 1, 1, {1, 1}, {0}, {1, 1}, 2}, true, ACT_NONE, 4 << 20}, 0},
     {{"1x2", {2, 64, 4, 4, 64, 1, 2, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20}, 0},
+    {{"3x3, stride 2, 64->65", {2, 64, 9, 10, 65, 3, 3, {2, 2}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, ALL},
+    {{"3x3, stride 2, 63->64", {2, 63, 9, 10, 64, 3, 3, {2, 2}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_GELU, 4 << 20}, 1 << DW},
+    {{"3x3, stride 2, 31->64", {2, 31, 9, 10, 64, 3, 3, {2, 2}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
+    {{"4x4, strides 1 by 3", {2, 64, 9, 10, 64, 4, 4, {1, 3}, {1, 2, 0, 1}, {1, 1}, 1}, false, ACT_LEAKY, 4 << 20}, ALL},
+    {{"1x3, dilation 4", {2, 64, 1, 40, 64, 1, 3, {1, 1}, {0, 4, 0, 4}, {1, 4}, 1}, true, ACT_TANH, 4 << 20}, ALL},
+    {{"3x3, dilation 2 down", {1, 70, 12, 11, 64, 3, 3, {1, 1}, {2, 1, 2, 1}, {2, 1}, 1}, true, ACT_NONE, 4 << 20}, ALL},
+    {{"4x4 patches", {2, 3, 9, 12, 32, 4, 4, {4, 4}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20}, 1 << DW},
+    {{"2x3 patches, apart", {2, 16, 9, 12, 20, 2, 3, {3, 4}, {0}, {1, 1}, 1}, false, ACT_NONE, 4 << 20}, 1 << DW},
+    {{"7x7, stride 2", {1, 3, 20, 21, 64, 7, 7, {2, 2}, {3, 3, 3, 3}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
 };
 #undef ONE
 
@@ -676,12 +686,12 @@ static void test_taps(const Types *t, int pass) {
     }
 }
 
-static void test_pointwise(const Types *t, int pass) {
+static void test_products(const Types *t, int pass) {
     const bool faster = t == types && isa_has(dnnl_cpu_isa_avx2) && !isa_has(dnnl_cpu_isa_avx512_core);
-    for (size_t k = 0; k < ARRAY_LEN(pointwise); k++) {
-        const bool own = packed_by(t, &pointwise[k].conv.d) || (faster && pointwise[k].own >> pass & 1);
-        if (in_turn(k, ARRAY_LEN(pointwise), (size_t)(t - types) + (size_t)pass))
-            test_conv(&pointwise[k].conv, t, pass, act_in(pass, pointwise[k].conv.act, k), &own);
+    for (size_t k = 0; k < ARRAY_LEN(products); k++) {
+        const bool own = packed_by(t, &products[k].conv.d) || (faster && products[k].own >> pass & 1);
+        if (in_turn(k, ARRAY_LEN(products), (size_t)(t - types) + (size_t)pass))
+            test_conv(&products[k].conv, t, pass, act_in(pass, products[k].conv.act, k), &own);
     }
 }
 
@@ -811,7 +821,7 @@ int main(void) {
             for (size_t c = 0; c < ARRAY_LEN(convs); c++)
                 if (in_turn(c, ARRAY_LEN(convs), turn))
                     test_conv(&convs[c], &types[k], pass, act_in(pass, convs[c].act, c + k), NULL);
-            if (pass < TRANSPOSE) test_taps(&types[k], pass), test_pointwise(&types[k], pass), test_groups(&types[k], pass, turn);
+            if (pass < TRANSPOSE) test_taps(&types[k], pass), test_products(&types[k], pass), test_groups(&types[k], pass, turn);
             for (size_t c = 0; c < ARRAY_LEN(depthwise); c++)
                 if (in_turn(c, ARRAY_LEN(depthwise), turn))
                     test_conv(&depthwise[c].conv, &types[k], pass, act_in(pass, depthwise[c].conv.act, c + k),
