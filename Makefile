@@ -336,7 +336,7 @@ test-isa: $(ISA_TESTS) ## the CPU's kernels under every instruction set that the
 	$(Q)PAGES=20000 PROVE=$(PROVE) sh tests/isa.sh "$(ISA_TESTS)" SSE41 AVX2 \
 	    AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 AVX512_CORE_AMX
 
-# The kernels for AVX-512, of AVX2's instructions (tests/wide.h)
+# The kernels for AVX-512, of AVX2's instructions (tests/wide.h): a set as others are, and a device that takes it in place of v4
 ISA_wide = $(ISA_v3) -include tests/wide.h
 $(eval $(call isa,wide))
 $(BUILD)/wide/%.o: %.c
