@@ -348,6 +348,20 @@ test-isa: $(ISA_TESTS) ## the CPU's kernels under every instruction set that the
 	$(Q)PAGES=20000 PROVE=$(PROVE) sh tests/isa.sh "$(ISA_TESTS)" SSE41 AVX2 \
 	    AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 AVX512_CORE_AMX
 
+# The kernels for AVX-512, of AVX2's instructions (tests/wide.h): a set as others are, and a device that takes it in place of v4
+ISA_wide = $(ISA_v3) -include tests/wide.h
+$(eval $(call isa,wide))
+$(BUILD)/wide/%.o: %.c
+	@mkdir -p $(@D)
+	@echo "  CC   $< (wide)"
+	$(Q)$(CC) $(CFLAGS) $(FLAGS) -include tests/wide.h $(INCLUDE_$(firstword $(subst /, ,$<))) -c -o $@ $<
+WIDE_TESTS = $(addprefix $(BUILD)/wide/tests/device/,$(notdir $(ISA_TESTS)) t_rounded)
+WIDE_OBJ = $(filter-out $(addprefix $(BUILD)/kernels/cpu/,v4.o device.o),$(LIB_OBJ)) $(BUILD)/kernels/cpu/wide.o $(BUILD)/wide/kernels/cpu/device.o
+$(WIDE_TESTS): %: %.o $(REF_OBJ) $(WIDE_OBJ)
+	$(Q)$(CC) $(CFLAGS) -fopenmp -o $@ $^ $(LIBS) $(EXTRA)
+wide-check: $(WIDE_TESTS) ## the CPU's kernels for AVX-512 on a processor with AVX2, each register made of two (minutes)
+	$(Q)PROVE=$(PROVE) sh tests/isa.sh "$^" AVX2
+
 threads-check: $(BUILD)/tests/device/t_threads ## slow: every network in every precision and OPS (400) random ops have the same bits with 1 to 16 threads
 	$(Q)OPS=$(or $(OPS),400) NETS=all $(RUN_TESTS) $^
 
@@ -620,8 +634,12 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
 
-.PHONY: all cuda emulated shadow shadow-orders cuda-count test test-again test-threads threads-check test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check numa-check arm64-check avx512-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
+.PHONY: all cuda emulated shadow shadow-orders cuda-count test test-again test-threads wide-check threads-check test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check numa-check arm64-check avx512-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
+<<<<<<< HEAD
 .PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o shadow/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
+=======
+.PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o wide/%.o $(ISAS:%=kernels/cpu/%/%.o))
+>>>>>>> h3
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 endif

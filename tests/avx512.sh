@@ -51,8 +51,9 @@ n=0
 while read -r name variables; do
     n=\$((n + 1))
     echo "[begin \$n]"
+    read -r begun _ </proc/uptime
     grep -qw avx512bw /proc/cpuinfo && env \$variables timeout $SECONDS_EACH "\$name"
-    echo "[end \$n \$?]"
+    echo "[end \$n \$? \$begun \$(cat /proc/uptime)]"
 done </checks
 stty raw <&1 # waits until all is sent
 poweroff -f
@@ -94,15 +95,22 @@ info: action=ignore
 E
 echo c >"$at/commands" # Debian's bochs begins in its debugger
 rm -f "$at/console" "$at/tap"
+echo "avx512-check: what tests print comes into $at/tap"
 timeout "${MINUTES}m" bochs -q -f "$at/machine" -rc "$at/commands" </dev/null >"$at/out" 2>&1 || true
 [ -s "$at/tap" ] || { echo "avx512-check: the machine ran no test: see $at/console, $at/out, $at/log" >&2; exit 1; }
 
 # ---- what each test printed, and its exit status, or 255 where it did not end
 n=0
-while read -r name _; do
+while read -r name variables; do
     n=$((n + 1))
-    tr -d '\r' <"$at/tap" | awk -v n=$n '$0 == "[begin " n "]" { on = 1; next } on && $1 == "[end" && $2 == n { status = $3 + 0; ended = 1; exit }
-        on { print } END { print ended ? status : 255 }' >"$at/results/$(printf %02d $n)-$name"
+    tr -d '\r' <"$at/tap" | awk -v n=$n -v what="$name${variables:+ $variables}" '
+        $0 == "[begin " n "]" { on = 1; next }
+        on && $1 == "[end" && $2 == n { status = $3; took = sprintf("%.1f s of the machine", $5 - $4); exit }
+        on { print; checks += /^(not )?ok/ }
+        END {
+            print "avx512-check: " what ": " checks + 0 " checks, " (took ? took : "did not end") >"/dev/stderr"
+            print took ? status : 255
+        }' >"$at/results/$(printf %02d $n)-$name"
 done <"$at/checks"
 cat >"$at/replay" <<'E'
 sed '$d' "$1"

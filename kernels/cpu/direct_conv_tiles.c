@@ -87,7 +87,7 @@ INLINE V broadcast(const float *unit) {
 
 /* sum += a b, lane by lane; pairs: a lane is two bf16 numbers, and both products are added */
 INLINE V multiply_add(V sum, V a, V b, bool pairs) {
-#ifdef __AVX512F__
+#ifdef __AVX512BW__ /* tests/wide.h defines __AVX512F__ where the instruction is not */
     if (pairs) {
         __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
         return sum;
