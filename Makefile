@@ -636,10 +636,6 @@ help: ## this list
 
 .PHONY: all cuda emulated shadow shadow-orders cuda-count test test-again test-threads wide-check threads-check test-avx512 test-avx2 test-isa cuda-test run article figures deps deps-dev asan asan-unit unit fuzz fuzz-readers soak soak-long overhead minimal-check numa-check arm64-check avx512-check slurm-check fit-check gpu-check gpu-pack bench bench-attention bench-bf16 bench-products bench-ranks peer-fuzz peer-eager train-check valgrind coverage coverage-run lint install uninstall deb wheel package-check clean help
 # objects are kept. Not by .SECONDARY, under which a header that is gone would rebuild nothing.
-<<<<<<< HEAD
-.PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o shadow/%.cu.o $(ISAS:%=kernels/cpu/%/%.o))
-=======
-.PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o wide/%.o $(ISAS:%=kernels/cpu/%/%.o))
->>>>>>> h3
+.PRECIOUS: $(addprefix $(BUILD)/,%.o %.cu.o emulate/%.o emulate/%.cu.o shadow/%.cu.o wide/%.o $(ISAS:%=kernels/cpu/%/%.o))
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 endif

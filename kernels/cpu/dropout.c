@@ -7,9 +7,9 @@
 enum { ROWS = 8 }; /* at most so many rows of pixels make a piece and share the factors of its channels */
 
 /* Blocks of Philox in 64-bit lanes, where one instruction multiplies the lower halves: of loops over uint32_t a compiler makes three
- * times as many instructions. LANE_BLOCKS: of a register; CHAINS: registers whose rounds are made at a time, since each waits for a
+ * times as many instructions. (tests/wide.h defines __AVX512F__ where its instructions are not.) LANE_BLOCKS: of a register; CHAINS: registers whose rounds are made at a time, since each waits for a
  * product; DRAWN: numbers at a time. */
-#if defined __AVX512F__
+#if defined __AVX512BW__
 enum { LANE_BLOCKS = 8 };
 #elif defined __AVX2__
 enum { LANE_BLOCKS = 4 };
@@ -24,7 +24,7 @@ typedef float Floats __attribute__((vector_size(8 * LANE_BLOCKS), aligned(4), ma
 /* Of the lower halves of a; the upper ones do not count. */
 INLINE Wide wide_product(Wide a, uint32_t b) {
     const Wide all = (Wide){0} + b;
-#if defined __AVX512F__
+#if defined __AVX512BW__
     return (Wide)__builtin_ia32_pmuludq512_mask((Ints)a, (Ints)all, (Products){0}, 0xff);
 #else
     return (Wide)__builtin_ia32_pmuludq256((Ints)a, (Ints)all);
@@ -40,7 +40,7 @@ INLINE void store_factors(float *to, Wide drawn, float p) {
 
 /* The factors of blocks [block, block + DRAWN / 4) */
 INLINE void draw(float *to, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t block) {
-#if defined __AVX512F__
+#if defined __AVX512BW__
     const Wide order = {0, 1, 2, 3, 4, 5, 6, 7}, first = {0, 8, 1, 9, 2, 10, 3, 11};
 #else
     const Wide order = {0, 1, 2, 3}, first = {0, 4, 1, 5};
