@@ -7,8 +7,8 @@
 enum { ROWS = 8 }; /* at most so many rows of pixels make a piece and share the factors of its channels */
 
 /* Blocks of Philox in 64-bit lanes, where one instruction multiplies the lower halves: of loops over uint32_t a compiler makes three
- * times as many instructions. (tests/wide.h defines __AVX512F__ where its instructions are not.) LANE_BLOCKS: of a register; CHAINS: registers whose rounds are made at a time, since each waits for a
- * product; DRAWN: numbers at a time. */
+ * times as many instructions. LANE_BLOCKS: of a register (tests/wide.h defines __AVX512F__ where there is none of AVX-512); CHAINS:
+ * registers whose rounds are made at a time, since each waits for a product; DRAWN: numbers at a time. */
 #if defined __AVX512BW__
 enum { LANE_BLOCKS = 8 };
 #elif defined __AVX2__
