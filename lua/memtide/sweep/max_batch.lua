@@ -30,7 +30,8 @@ local function try(self, batch, room)
   local good, problem = pcall(function() return cell.compile(cell.build(probe)) end)
   if not good then
     cell.release(probe)
-    if util.is_failure(problem) and problem.code == "oom" then return false, {batch = batch} end -- above its checkpoint budget
+    -- above its checkpoint budget, as larger batches are
+    if util.is_failure(problem) and problem.code == "oom" then return false, {batch = batch, floor = math.huge} end
     error(problem, 0)
   end
   local fits = probe.prediction.fits
