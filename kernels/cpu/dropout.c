@@ -31,7 +31,7 @@ INLINE Wide wide_product(Wide a, uint32_t b) {
 #endif
 }
 
-/* The factors of NUMBERS / 2 numbers, of which each lane has two */
+/* Lane by lane dropout_keep (pointwise.h), of NUMBERS / 2 numbers, of which each lane of `drawn` has two */
 INLINE void store_factors(float *to, Wide drawn, float p) {
     const Floats kept = (Floats){0} + 1.0f / (1.0f - p);
     const Floats uniform = __builtin_convertvector((Ints)(drawn >> 8 & 0x00ffffff00ffffff), Floats) * (1.0f / 16777216.0f);

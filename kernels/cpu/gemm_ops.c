@@ -35,11 +35,10 @@ static bool is_matrices(const KArgs *args) {
     return !product_is_conv(args->kind) || (is_pointwise(args) && c->stride[0] * c->stride[1] == 1 && !(c->pad[0] | c->pad[1] | c->pad[2] | c->pad[3]));
 }
 
-/* Of a kernel of several pixels: do the pixels of the image that neighbouring results read at a tap, or that a result reads at
- * neighbouring taps, lie apart? */
+/* Has it a stride or a dilation? */
 static bool is_spread(const ConvAttr *c) { return c->stride[0] > 1 || c->stride[1] > 1 || c->dilation[0] > 1 || c->dilation[1] > 1; }
 
-/* Patches that have no pixel in common */
+/* Does each result read pixels that no other one reads? */
 static bool is_apart(const ConvAttr *c, const int64_t *w) { return c->stride[0] >= w[2] && c->stride[1] >= w[3]; }
 
 /* Without AVX-512 oneDNN's products of linear layers are slower by up to half where rows of a matrix lie 4 KiB apart. Those of
