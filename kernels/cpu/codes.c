@@ -1,5 +1,7 @@
 #include "codes.h"
 
+#include "cpu.h"
+#define REGISTER_LANES
 #include "lanes.h"
 
 /* Pairs of codes as numbers: an even number of them */
@@ -10,23 +12,28 @@ static void pairs(const float map[QUANT_MAP], const uint8_t *codes, int64_t n, f
     }
 }
 
-/* The same for whole vectors, where the map fits into a register. Returns how many numbers it has made. */
+#ifdef __AVX2__
+/* LANES codes, eight out of each word: that of an even lane is the upper half of a byte, that of the next lane its lower half. */
+INLINE LaneBits codes_of(const uint8_t *codes) {
+    uint32_t words[LANES / 8];
+    memcpy(words, codes, sizeof words);
+    const LaneBits first = (LaneBits)(lane_numbers() < 8), all = (first & words[0]) | (~first & words[LANES / 8 - 1]);
+    return all >> (LaneBits)(((lane_numbers() & 7) ^ 1) * 4) & 15;
+}
+
+/* The same for whole vectors: the map fits into one or two registers. Returns how many numbers it has made. */
 static int64_t pairs_in_vectors(const float map[QUANT_MAP], const uint8_t *codes, int64_t n, float *to) {
-    typedef int32_t Places __attribute__((vector_size(4 * LANES)));
-    typedef uint8_t Bytes __attribute__((vector_size(LANES)));
-    const Places first = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23}, second = first + 8;
-    const V table = load(map);
+    const V first = load(map), last = load(map + QUANT_MAP - LANES);
     int64_t k = 0;
-    for (; LANES_FIT && k + 2 * LANES <= n; k += 2 * LANES) {
-        Bytes bytes;
-        memcpy(&bytes, codes + k / 2, sizeof bytes);
-        const Places two = __builtin_convertvector(bytes, Places);
-        const V high = __builtin_shuffle(table, two >> 4), low = __builtin_shuffle(table, two & 15);
-        store(to + k, __builtin_shuffle(high, low, first));
-        store(to + k + LANES, __builtin_shuffle(high, low, second));
-    }
+    for (; k + LANES <= n; k += LANES, codes += LANES / 2) store(to + k, __builtin_shuffle(first, last, codes_of(codes)));
     return k;
 }
+#else
+static int64_t pairs_in_vectors(const float map[QUANT_MAP], const uint8_t *codes, int64_t n, float *to) {
+    (void)map, (void)codes, (void)n, (void)to;
+    return 0;
+}
+#endif
 
 /* Numbers [i, i + n) of the weight, of one block */
 HOT static void line4(const Quantized *q, float absmax, int64_t i, int64_t n, float *to) {
@@ -41,6 +48,11 @@ HOT static void line4(const Quantized *q, float absmax, int64_t i, int64_t n, fl
 
 HOT static void line8(const uint8_t *codes, float scb, int64_t n, float *to) {
     for (int64_t k = 0; k < n; k++) to[k] = quant8_weight(codes[k], scb);
+}
+
+void codes_ask(const Quantized *q, int64_t i, int64_t n) {
+    const int shift = q->map ? 1 : 0; /* two codes in a byte, or one */
+    for (int64_t k = i >> shift; k < (i + n) >> shift; k += CPU_ALIGNMENT) line_ask(q->codes, k, 1);
 }
 
 void codes_load(const Quantized *q, int64_t i, int64_t n, float *to) {

@@ -7,4 +7,7 @@
 /* Numbers [i, i + n) of the weight, all of one row, in fp32 */
 void codes_load(const Quantized *q, int64_t i, int64_t n, float *to);
 
+/* Asks for their codes, which need not be there. */
+void codes_ask(const Quantized *q, int64_t i, int64_t n);
+
 #endif

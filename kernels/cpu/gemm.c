@@ -5,9 +5,9 @@
 /* BLOCK_TILES: of rows in a block of a, which stays in the second cache. PANEL: numbers of all threads' panels of b, at most, which
  * should stay in the last one, unless one has less than OWN_PANEL; PANEL_DEPTH: its depth, at most; DIRECT_DEPTH: the same where sums
  * are made where the result lies, so that a panel may be used up without regard to them. SUMS: columns whose sums are made in the
- * workspace at a time, at most, and SUM_NUMBERS: those sums, of few rows. STRIP: columns of a strip. */
+ * workspace at a time, at most, and SUM_NUMBERS: those sums, of few rows. */
 enum { BLOCK_TILES = 8, PANEL = 1 << 19, OWN_PANEL = 1 << 17, PANEL_DEPTH = 8 * GEMM_DEPTH, DIRECT_DEPTH = 2 * GEMM_DEPTH, SUMS = 512,
-       SUM_NUMBERS = 1 << 16, STRIP = 4 * GEMM_COLUMNS };
+       SUM_NUMBERS = 1 << 16 };
 
 /* Where the numbers of b are read. WHOLE: all is packed already. PANELS: a panel is packed for all rows of a thread. Of few
  * rows: STRIPS, which are packed and used up at once; KEPT: where b lies, by the first rows, which keep what they read for the others;
@@ -82,7 +82,7 @@ static int64_t lines(int64_t floats) { return div_up(floats, 16) * 16; } /* whol
 
 static Space space_of(const Gemm *g, const Plan *p, float *at) {
     const int64_t panel = p->way == PANELS ? lines(p->depth * p->columns) : 0, a = lines(p->block * GEMM_STEP);
-    const int64_t strip = p->way == STRIPS ? STRIP * GEMM_DEPTH : p->way == KEPT ? GEMM_COLUMNS * part_of(g) : 0;
+    const int64_t strip = p->way == STRIPS ? GEMM_STRIP * GEMM_DEPTH : p->way == KEPT ? GEMM_COLUMNS * part_of(g) : 0;
     const int64_t sums = g->c || p->later ? 0 : lines(p->block * p->columns);
     const int64_t rows = p->later ? lines((p->by_rows ? most_rows(g) : g->m) * p->columns) : 0, each = panel + a + strip + sums + rows;
     Space s = {.each = each, .bytes = (size_t)(g->threads * each) * sizeof(float)};
@@ -140,7 +140,10 @@ static void matrix_rows(const Gemm *g, int64_t row, int64_t rows, int64_t at, in
 }
 
 /* Columns of a matrix that lies by rows are packed by strips: of each row, whole lines of memory. */
-static int64_t packed_together(const Panel *t) { return t->p.way == KEPT || t->g->columns || t->g->b.transposed ? GEMM_COLUMNS : STRIP; }
+static int64_t packed_together(const Panel *t) {
+    const bool by_rows = t->g->columns ? t->g->strips : !t->g->b.transposed;
+    return t->p.way != KEPT && by_rows ? GEMM_STRIP : GEMM_COLUMNS;
+}
 
 /* Columns from `column` on, numbers from `from` on, of a panel: as many as are packed together */
 static void pack(const Panel *t, int64_t column, int64_t from, float *to) {
@@ -200,7 +203,7 @@ static int64_t tile_row(int64_t rows, int64_t tile, int64_t tiles) {
 static void run_lying(const GemmTile *tile, const Piece *p, int64_t col, int64_t from) {
     const Panel *t = p->of;
     const GemmMatrix *b = &t->g->b;
-    const int64_t ahead = col + STRIP < p->end ? STRIP : part_of(t->g) * b->stride + p->begin - col;
+    const int64_t ahead = col + GEMM_STRIP < p->end ? GEMM_STRIP : part_of(t->g) * b->stride + p->begin - col;
     gemm_tile_lying(tile, &(GemmLying){b->type, b->at, (t->at + from) * b->stride + t->column + col, b->stride, ahead, t->s.strip});
 }
 

@@ -14,8 +14,8 @@ enum { GEMM_LANES = 8, GEMM_ROWS = 6, GEMM_ROW_STEP = 1, GEMM_DOT_ROWS = 48 };
 #else
 enum { GEMM_LANES = 4, GEMM_ROWS = 6, GEMM_ROW_STEP = 1, GEMM_DOT_ROWS = 0 };
 #endif
-/* GEMM_COLUMNS: of a tile. GEMM_DEPTH: terms of a part of a sum: what a tile reads fits into the first cache. */
-enum { GEMM_COLUMNS = 2 * GEMM_LANES, GEMM_DEPTH = 256 };
+/* GEMM_COLUMNS: of a tile. GEMM_STRIP: columns that are packed together. GEMM_DEPTH: terms of a part of a sum: what a tile reads fits into the first cache. */
+enum { GEMM_COLUMNS = 2 * GEMM_LANES, GEMM_STRIP = 4 * GEMM_COLUMNS, GEMM_DEPTH = 256 };
 /* From a row of a to the next one: a cache line more than it has, since all rows might otherwise share sets of the cache */
 enum { GEMM_STEP = GEMM_DEPTH + 16 };
 

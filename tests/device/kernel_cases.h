@@ -354,6 +354,7 @@ static const Case cases[] = {
            L4(0, 1, 2, 4)),
     EACH_QUANTIZED("one weight", 1, 1, 1), EACH_QUANTIZED("odd", 3, 7, 5), EACH_QUANTIZED("whole blocks", 5, 128, 70),
     EACH_QUANTIZED("rows of half a block", 9, 96, 33), EACH_QUANTIZED("many blocks", 4, 200, 331),
+    EACH_QUANTIZED("several strips", 70, 330, 290), EACH_QUANTIZED("many rows", 300, 200, 150),
     {"steps", OP_linear_q, .x = S3(2, 3, 65), .y = S3(2, 3, 10), .z = S2(10, 65)},
     {"steps", OP_linear_q_dx, .x = S3(2, 3, 65), .y = S3(2, 3, 10), .z = S2(10, 65)},
     {"several panels", OP_linear_q, .x = S2(2, 32768), .y = S2(2, 200), .z = S2(200, 32768), .absent_in = NO_NESTED, .terms = 32768},

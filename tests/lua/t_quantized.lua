@@ -52,6 +52,37 @@ for _, case in ipairs(oracle.cases) do
   tap.is(core.checksum(packed(found)), case.values, what .. ": its values")
 end
 
+-- ---- in bf16 a weight is rounded before it is multiplied: sums of three, where rounding their sum alone would often give another number
+local function bf16(x)
+  local bits = ("<I4"):unpack((("<f"):pack(x)))
+  return (("<f"):unpack(("<I4"):pack((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000)))
+end
+for _, kind in ipairs{"nf4", "int8"} do
+  local INPUTS <const>, OUTPUTS <const> = 96, 20
+  local trainer <close> = assert(mt.trainer{model = layer_of(kind, false, INPUTS, OUTPUTS), input = {INPUTS}, batch = INPUTS,
+    loss = nn.MSELoss(), optimizer = optim.SGD{lr = 1}, precision = "bf16"})
+  trainer:write("weight", numbers(INPUTS * OUTPUTS, 0.02))
+  local weight, ones, wrong, late = trainer:read("weight"), {}, 0, 0
+  local function place(sample, k) return (sample + 7 * k * k) % INPUTS end
+  for i = 1, INPUTS * INPUTS do ones[i] = 0 end
+  for sample = 0, INPUTS - 1 do
+    for k = 1, 3 do ones[sample * INPUTS + place(sample, k) + 1] = 1 end
+  end
+  local found = trainer:predict(ones)
+  for sample = 0, INPUTS - 1 do
+    for o = 0, OUTPUTS - 1 do
+      local rounded, sum = 0, 0
+      for k = 1, 3 do
+        local w = weight[o * INPUTS + place(sample, k) + 1]
+        rounded, sum = rounded + bf16(w), sum + w
+      end
+      if found[sample * OUTPUTS + o + 1] ~= bf16(rounded) then wrong = wrong + 1 end
+      if bf16(sum) ~= bf16(rounded) then late = late + 1 end
+    end
+  end
+  tap.ok(wrong == 0 and late > 200, ("%s in bf16: %d sums of rounded weights are wrong, %d would be if only sums were rounded"):format(kind, wrong, late))
+end
+
 -- ---- the numbers that nn.Linear would start with, and all other layers theirs
 local function two(quantized)
   local model = nn.Sequential{nn.Linear(12, 40), nn.Linear(40, 36, {std = 0.3}), nn.Linear(36, 5)}
