@@ -46,7 +46,7 @@ static bool is_apart(const ConvAttr *c, const int64_t *w) { return c->stride[0] 
  * images: sums over many pixels for few weights, and few channels. Its other convolutions with strides or dilations are slower, too, by
  * a fifth to two thirds, unless channels are few: then a copied patch is used for few results. */
 static bool is_faster(const KArgs *args) {
-    enum { OUTWEIGH = 16 /* weights for each pixel */, CHANNELS = 32, SPREAD_CHANNELS = 64 };
+    enum { OUTWEIGH = 8 /* weights for each pixel */, CHANNELS = 32, SPREAD_CHANNELS = 64 };
     if (isa_has(dnnl_cpu_isa_avx512_core)) return false;
     if (!product_is_conv(args->kind)) return true;
     if (!isa_has(dnnl_cpu_isa_avx2)) return false; /* without AVX2 dx takes longer */
