@@ -72,6 +72,18 @@ MT_FN StridedAt strided_at(const Strided *s, int64_t index, StridedAt from) {
     return from;
 }
 
+/* A walk in its order, without a division for each place: where the operands are, and the place's index along each dimension. */
+typedef struct StridedWalk { StridedAt at; int64_t index[SHAPE_MAX]; } StridedWalk;
+
+static inline void strided_next(const Strided *s, StridedWalk *w) {
+    for (int d = s->rank - 1; d >= 0; d--) {
+        const bool again = ++w->index[d] == s->size[d];
+        for (int k = 0; k < STRIDED; k++) w->at.at[k] += (again ? 1 - s->size[d] : 1) * s->step[k][d];
+        if (!again) return;
+        w->index[d] = 0;
+    }
+}
+
 /* Parts the walk in the dimensions along which operand `of` moves, and those along which it is repeated. */
 static inline void strided_split(const Strided *s, int of, Strided *kept, Strided *repeated) {
     const Strided none = {0, {1}, {{0}}};

@@ -2,6 +2,8 @@
  * gradient of s, a sum over the run. x is seen as rows of `inner` elements, of which `run` share a row of s. */
 #include "parallel.h"
 
+#include <string.h>
+
 static Broadcast of(const View *x, const View *s) {
     Broadcast r = {1, 1, 1};
     const bool fits = broadcast_read(&x->shape, &s->shape, x->channels_last, &r);
@@ -54,8 +56,6 @@ int k_cpu_broadcast(const KArgs *a, Err *e) {
 
 /* ---- the gradient of s */
 
-enum { COLUMNS = 64 }; /* elements of a row that are summed side by side */
-
 HOT static void add_products(double *sum, const float *dy, const float *x, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) sum[i] += (double)dy[i] * (double)x[i];
@@ -67,26 +67,30 @@ HOT static double total(const double *sum, int64_t n) {
     return all;
 }
 
-/* sum[i] += dy x, or dy where there is no x, of elements [at, at + n); n is at most COLUMNS */
+/* sum[i] += dy x, or dy where there is no x, of elements [at, at + n); n is at most COLUMNS_MOST */
 static void add_row(const KArgs *a, int64_t at, int64_t n, double *sum) {
-    float one[COLUMNS], two[COLUMNS];
+    float one[COLUMNS_MOST], two[COLUMNS_MOST];
     const float *dy = block_load(&a->broadcast_ds.dy, at, n, one);
     if (a->broadcast_ds.x.count) add_products(sum, dy, block_load(&a->broadcast_ds.x, at, n, two), n);
     else block_sum(sum, dy, n);
 }
 
-/* An item is COLUMNS columns of all rows that share a row of s; or a whole run, if a row is one element. */
+/* An item is some columns of all rows that share a row of s; or a whole run, of which so many elements are summed side by side, if a row is
+ * one element. */
+static int64_t columns_of(const Broadcast *r) { return columns_together(r->inner == 1 ? 1 : r->outer * r->inner); }
+
 static void sums_piece(const KArgs *a, int64_t begin, int64_t end) {
     const Broadcast r = of(&a->broadcast_ds.dy, &a->broadcast_ds.ds);
-    const int64_t across = div_up(r.inner, COLUMNS);
+    const int64_t each = columns_of(&r), across = div_up(r.inner, each);
     for (int64_t item = begin; item < end; item++) {
-        const int64_t outer = item / across, c = item % across * COLUMNS, n = min_i64(COLUMNS, r.inner - c);
+        const int64_t outer = item / across, c = item % across * each, n = min_i64(each, r.inner - c);
         const int64_t first = outer * r.run * r.inner + c;
-        double sum[COLUMNS] = {0};
-        float values[COLUMNS];
+        double sum[COLUMNS_MOST];
+        float values[COLUMNS_MOST];
+        memset(sum, 0, (size_t)each * sizeof *sum);
         if (r.inner == 1) {
-            for (int64_t k = 0; k < r.run; k += COLUMNS) add_row(a, first + k, min_i64(COLUMNS, r.run - k), sum);
-            sum[0] = total(sum, COLUMNS);
+            for (int64_t k = 0; k < r.run; k += each) add_row(a, first + k, min_i64(each, r.run - k), sum);
+            sum[0] = total(sum, each);
         }
         for (int64_t k = 0; r.inner > 1 && k < r.run; k++) add_row(a, first + k * r.inner, n, sum);
         for (int64_t i = 0; i < n; i++) values[i] = (float)sum[i];
@@ -98,6 +102,7 @@ int k_cpu_broadcast_ds(const KArgs *a, Err *e) {
     const Broadcast r = of(&a->broadcast_ds.dy, &a->broadcast_ds.ds);
     (void)e;
     assert(!a->broadcast_ds.x.count || a->broadcast_ds.x.count == a->broadcast_ds.dy.count);
-    range_run(a, r.outer * div_up(r.inner, COLUMNS), 1, sums_piece);
+    const int64_t each = columns_of(&r);
+    range_run(a, r.outer * div_up(r.inner, each), max_i64(1, BLOCK / (r.run * min_i64(each, r.inner))), sums_piece);
     return OK;
 }

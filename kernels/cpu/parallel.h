@@ -41,6 +41,11 @@ void range_run(const KArgs *a, int64_t count, int64_t grain, RangeFn *piece);
 /* The same with pieces of BLOCK. */
 void blocks_run(const KArgs *a, int64_t count, RangeFn *piece);
 
+/* Of so many columns in all, those that an op which goes down them takes beside each other, COLUMNS_MOST at most: rows lie far apart, and
+ * memory gives long runs faster, but there should be pieces for several threads. */
+enum { COLUMNS_MOST = 512 };
+int64_t columns_together(int64_t columns);
+
 /* The sum of piece(begin, end) over [0, count): the same bits for any number of threads. */
 typedef double SumFn(const KArgs *a, int64_t begin, int64_t end);
 double range_sum(const KArgs *a, int64_t count, SumFn *piece);

@@ -7,8 +7,6 @@
 
 #include "program/kernel.h"
 
-enum { COLUMNS = 64 }; /* of a row, summed side by side */
-
 /* n elements of a row from column c on */
 static const float *row_load(const View *v, int64_t at, int64_t step, int64_t c, int64_t n, float *scratch) {
     return block_load(v, at + c * step, step ? n : 1, scratch);
@@ -73,7 +71,7 @@ static Fold fold_of(const Shape *whole, const Shape *const *operand, int n, int 
     f.of = of;
     strided_split(&walk, of, &f.kept, &f.repeated);
     f.count = strided_count(&f.repeated);
-    f.each = f.count > 1 ? COLUMNS : BLOCK;
+    f.each = f.count > 1 ? columns_together(strided_count(&f.kept) * f.row.n) : BLOCK;
     f.across = f.row.step[of] ? div_up(f.row.n, f.each) : 1;
     return f;
 }
@@ -109,6 +107,18 @@ HOT static double add_up(const float *x, int64_t n) {
     return sum;
 }
 
+/* Runs `piece` over the items, of which those of few elements are taken together. */
+static void items_run(const KArgs *a, const Fold *f, RangeFn *piece) {
+    range_run(a, strided_count(&f->kept) * f->across, max_i64(1, BLOCK / (f->count * min_i64(f->each, f->row.n))), piece);
+}
+
+/* A loop over all that is reduced into one item beside the row; w.at: where it is */
+#define EACH_REPEATED(f, from, w) \
+    StridedWalk w = {from, {0}};  \
+    for (int64_t r = 0; r < (f)->count; r++, strided_next(&(f)->repeated, &w))
+/* A loop over the parts of the row: part [k, k + n) */
+#define EACH_OF_ROW(f, k, n) for (int64_t k = 0, n; n = min_i64(BLOCK, (f)->row.n - k), k < (f)->row.n; k += n)
+
 /* dy times the slope for n columns from c on. */
 static const float *da_terms(const KArgs *a, const Fold *f, StridedAt at, int64_t c, int64_t n, float *to) {
     float dy[BLOCK], one[BLOCK], two[BLOCK];
@@ -138,21 +148,14 @@ static void sum_item(const KArgs *a, const Fold *f, int64_t item, TermsFn *terms
     const int64_t c = item % f->across * f->each;
     if (!f->row.step[f->of]) {
         double sum = 0;
-        for (int64_t r = 0; r < f->count; r++) {
-            const StridedAt at = strided_at(&f->repeated, r, from);
-            for (int64_t k = 0, n; k < f->row.n; k += n) {
-                n = min_i64(BLOCK, f->row.n - k);
-                sum += add_up(terms(a, f, at, k, n, values), n);
-            }
-        }
+        EACH_REPEATED(f, from, w) EACH_OF_ROW(f, k, n) sum += add_up(terms(a, f, w.at, k, n, values), n);
         values[0] = reduce_result(fn, sum * factor);
         block_store(to, from.at[f->of], 1, values);
         return;
     }
     const int64_t n = min_i64(f->each, f->row.n - c);
     double sum[BLOCK] = {0};
-    for (int64_t r = 0; r < f->count; r++)
-        block_sum(sum, terms(a, f, strided_at(&f->repeated, r, from), c, n, values), n);
+    EACH_REPEATED(f, from, w) block_sum(sum, terms(a, f, w.at, c, n, values), n);
     for (int64_t i = 0; i < n; i++) values[i] = reduce_result(fn, sum[i] * factor);
     block_store(to, from.at[f->of] + c, n, values);
 }
@@ -165,7 +168,7 @@ static void da_piece(const KArgs *a, int64_t begin, int64_t end) {
 int k_cpu_binary_da(const KArgs *a, Err *e) {
     const Fold f = da_fold(a);
     (void)e;
-    range_run(a, strided_count(&f.kept) * f.across, max_i64(1, COLUMNS / f.row.n), da_piece);
+    items_run(a, &f, da_piece);
     return OK;
 }
 
@@ -180,33 +183,33 @@ HOT static void larger_columns(float *most, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) most[i] = reduce_larger(most[i], x[i]);
 }
 
-HOT static float largest(float most, const float *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) most = reduce_larger(most, x[i]);
-    return most;
-}
+/* An item of a maximum: n columns of y from c on, with what is reduced into each; or one element of y, and n columns of the row that is
+ * reduced into it, which are compared side by side. `end`: of the row, for the item */
+typedef struct MaxItem { StridedAt from; int64_t c, n, end, of_y; } MaxItem;
 
-static void max_item(const KArgs *a, const Fold *f, int64_t item) {
+static MaxItem max_item(const Fold *f, int64_t item) {
+    MaxItem m = {strided_at(&f->kept, item / f->across, (StridedAt){{0}}), item % f->across * f->each, 0, f->row.n, 1};
+    m.n = min_i64(f->each, f->row.n - m.c);
+    if (f->row.step[1]) m.end = m.c + m.n, m.of_y = m.n;
+    return m;
+}
+#define EACH_OF_ITEM(m, k, width) for (int64_t k = (m)->c, width; width = min_i64((m)->n, (m)->end - k), k < (m)->end; k += width)
+
+static void max_of_item(const KArgs *a, const Fold *f, int64_t item) {
     float scratch[BLOCK], most[BLOCK];
-    const StridedAt from = strided_at(&f->kept, item / f->across, (StridedAt){{0}});
-    const bool kept = f->row.step[1] != 0;
-    const int64_t c = kept ? item % f->across * f->each : 0, n = kept ? min_i64(f->each, f->row.n - c) : 1;
-    block_fill(most, -INFINITY, n);
-    for (int64_t r = 0; r < f->count; r++) {
-        const StridedAt at = strided_at(&f->repeated, r, from);
-        if (kept) larger_columns(most, row_load(&a->reduce.x, at.at[0], 1, c, n, scratch), n);
-        for (int64_t k = 0, m; !kept && k < f->row.n; k += m) {
-            m = min_i64(BLOCK, f->row.n - k);
-            most[0] = largest(most[0], row_load(&a->reduce.x, at.at[0], 1, k, m, scratch), m);
-        }
-    }
-    block_store(&a->reduce.y, from.at[1] + c, n, most);
+    const MaxItem m = max_item(f, item);
+    block_fill(most, -INFINITY, m.n);
+    EACH_REPEATED(f, m.from, w)
+        EACH_OF_ITEM(&m, k, n) larger_columns(most, row_load(&a->reduce.x, w.at.at[0], 1, k, n, scratch), n);
+    for (int64_t i = m.of_y; i < m.n; i++) most[0] = reduce_larger(most[0], most[i]);
+    block_store(&a->reduce.y, m.from.at[1] + m.c, m.of_y, most);
 }
 
 static void reduce_piece(const KArgs *a, int64_t begin, int64_t end) {
     const Fold f = x_fold(&a->reduce.x, &a->reduce.y);
     const double factor = a->attr->reduce.f == REDUCE_MEAN ? (double)a->reduce.y.count / (double)a->reduce.x.count : 1;
     for (int64_t item = begin; item < end; item++) {
-        if (reduce_is_max(a->attr->reduce.f)) max_item(a, &f, item);
+        if (reduce_is_max(a->attr->reduce.f)) max_of_item(a, &f, item);
         else sum_item(a, &f, item, x_terms, a->attr->reduce.f, factor, &a->reduce.y);
     }
 }
@@ -214,7 +217,7 @@ static void reduce_piece(const KArgs *a, int64_t begin, int64_t end) {
 int k_cpu_reduce(const KArgs *a, Err *e) {
     const Fold f = x_fold(&a->reduce.x, &a->reduce.y);
     (void)e;
-    range_run(a, strided_count(&f.kept) * f.across, max_i64(1, COLUMNS / f.row.n), reduce_piece);
+    items_run(a, &f, reduce_piece);
     return OK;
 }
 
@@ -240,35 +243,85 @@ static void repeat_piece(const KArgs *a, int64_t begin, int64_t end) {
     }
 }
 
-static float at_element(const View *v, int64_t i) { return dtype_load(v->dtype, v->data, (size_t)i); }
+HOT static void count_equal(int32_t *equal, const float *x, const float *most, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) equal[i] += x[i] == most[i];
+}
 
-/* Of maxima: to the elements that are one. Items are elements of y. */
-static void max_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
-    const View *x = &a->reduce_dx.x, *dx = &a->reduce_dx.dx;
-    const Strided walk = strided_of(&dx->shape, (const Shape *[]){&dx->shape, &a->reduce_dx.dy.shape}, 2);
-    Strided kept, reduced;
-    strided_split(&walk, 1, &kept, &reduced);
-    const int64_t count = strided_count(&reduced);
-    for (int64_t item = begin; item < end; item++) {
-        const StridedAt from = strided_at(&kept, item, (StridedAt){{0}});
-        const float most = at_element(&a->reduce_dx.y, from.at[1]);
-        float dy = at_element(&a->reduce_dx.dy, from.at[1]);
-        int64_t equal = 0;
-        for (int64_t r = 0; r < count; r++) equal += at_element(x, strided_at(&reduced, r, from).at[0]) == most;
-        if (a->attr->reduce.f == REDUCE_AMAX) dy /= (float)max_i64(equal, 1);
-        equal = 0;
-        for (int64_t r = 0; r < count; r++) {
-            const int64_t at = strided_at(&reduced, r, from).at[0];
-            const bool is = at_element(x, at) == most && (a->attr->reduce.f == REDUCE_AMAX || !equal);
-            equal += is;
-            dtype_store(dx->dtype, dx->data, (size_t)at, is ? dy : 0.0f);
-        }
+/* dx may be x. */
+HOT static void give_equal(float *dx, const float *x, const float *most, const float *dy, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) dx[i] = x[i] == most[i] ? dy[i] : 0.0f;
+}
+
+/* The same, to the first ones alone; found: had a column one before? */
+HOT static void give_first(float *dx, const float *x, const float *most, const float *dy, int32_t *found, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t is = (x[i] == most[i]) & ~found[i];
+        dx[i] = is ? dy[i] : 0.0f;
+        found[i] |= is;
     }
 }
 
+/* The first one of a row alone */
+static int64_t first_equal(const float *x, float most, int64_t n) {
+    int64_t i = 0;
+    while (i < n && x[i] != most) i++;
+    return i;
+}
+
+/* The item's elements of y or dy, side by side */
+static void item_load(const View *v, const MaxItem *m, float *to) {
+    float scratch[BLOCK];
+    memcpy(to, block_load(v, m->from.at[1] + m->c, m->of_y, scratch), (size_t)m->of_y * sizeof *to);
+    if (m->of_y < m->n) block_fill(to, to[0], m->n);
+}
+
+/* dy is shared among equal ones. */
+static void share_among_equal(const KArgs *a, const Fold *f, const MaxItem *m, const float *most, float *dy) {
+    float scratch[BLOCK];
+    int32_t equal[BLOCK] = {0};
+    EACH_REPEATED(f, m->from, w)
+        EACH_OF_ITEM(m, k, n) count_equal(equal, row_load(&a->reduce_dx.x, w.at.at[0], 1, k, n, scratch), most, n);
+    for (int64_t i = m->of_y; i < m->n; i++) equal[0] += equal[i];
+    for (int64_t i = 0; i < m->n; i++) dy[i] /= (float)max_i64(equal[min_i64(i, m->of_y - 1)], 1);
+}
+
+/* Of maxima: to the elements that are one */
+static void max_dx_item(const KArgs *a, const Fold *f, int64_t item) {
+    float most[BLOCK], dy[BLOCK], scratch[BLOCK], values[BLOCK];
+    int32_t found[BLOCK] = {0};
+    const MaxItem m = max_item(f, item);
+    const bool shares = a->attr->reduce.f == REDUCE_AMAX, columns = m.of_y == m.n;
+    item_load(&a->reduce_dx.y, &m, most);
+    item_load(&a->reduce_dx.dy, &m, dy);
+    if (shares) share_among_equal(a, f, &m, most, dy);
+    EACH_REPEATED(f, m.from, w)
+        EACH_OF_ITEM(&m, k, n) {
+            const int64_t at = w.at.at[0] + k;
+            const float *x = block_load(&a->reduce_dx.x, at, n, scratch);
+            float *dx = block_target(&a->reduce_dx.dx, at, values);
+            if (shares) give_equal(dx, x, most, dy, n);
+            else if (columns) give_first(dx, x, most, dy, found, n);
+            else {
+                const int64_t first = found[0] ? n : first_equal(x, most[0], n);
+                block_fill(dx, 0, n);
+                if (first < n) dx[first] = dy[0], found[0] = 1;
+            }
+            block_store(&a->reduce_dx.dx, at, n, dx);
+        }
+}
+
+static void max_dx_piece(const KArgs *a, int64_t begin, int64_t end) {
+    const Fold f = x_fold(&a->reduce_dx.dx, &a->reduce_dx.dy);
+    for (int64_t item = begin; item < end; item++) max_dx_item(a, &f, item);
+}
+
 int k_cpu_reduce_dx(const KArgs *a, Err *e) {
+    const Fold f = x_fold(&a->reduce_dx.dx, &a->reduce_dx.dy);
     (void)e;
-    if (reduce_is_max(a->attr->reduce.f)) range_run(a, a->reduce_dx.dy.count, COLUMNS, max_dx_piece);
+    if (reduce_is_max(a->attr->reduce.f)) items_run(a, &f, max_dx_piece);
     else blocks_run(a, a->reduce_dx.dx.count, repeat_piece);
     return OK;
 }

@@ -331,6 +331,10 @@ static const Case cases[] = {
     EACH_SUM("everything", ODD, ONE), EACH_MAXIMUM("everything", ODD, ONE), EACH_SUM("the middle", S3(4, 20, 33), S3(4, 1, 33)), EACH_MAXIMUM("the middle", S3(4, 20, 33), S3(4, 1, 33)),
     EACH_SUM("both ends", S3(4, 20, 33), S3(1, 20, 1)), EACH_MAXIMUM("both ends", S3(4, 20, 33), S3(1, 20, 1)), EACH_SUM("nothing", ODD, ODD), EACH_MAXIMUM("nothing", ODD, ODD),
     EACH_SUM("of four", S4(2, 3, 30, 5), S4(2, 1, 30, 1)), EACH_MAXIMUM("of four", S4(2, 3, 30, 5), S4(2, 1, 30, 1)), EACH_SUM("one element", ONE, ONE), EACH_MAXIMUM("one element", ONE, ONE),
+    EACH_SUM("wide", S3(4, 9, 530), S3(4, 1, 530)), EACH_MAXIMUM("wide", S3(4, 9, 530), S3(4, 1, 530)), /* on the CPU in groups of 128 columns */
+    EACH_SUM("rows longer than a block", S2(2, 5000), S2(2, 1)), EACH_MAXIMUM("rows longer than a block", S2(2, 5000), S2(2, 1)),
+    EACH_SUM("of four, between", S4(2, 3, 30, 5), S4(1, 3, 1, 5)), EACH_MAXIMUM("of four, between", S4(2, 3, 30, 5), S4(1, 3, 1, 5)),
+    EACH_SUM("rows of several", S3(3, 7, 200), S3(1, 7, 1)), EACH_MAXIMUM("rows of several", S3(3, 7, 200), S3(1, 7, 1)),
     EACH_TRIANGLE("causal", S4(2, 3, 9, 9), 0, 0), EACH_TRIANGLE("later keys", S3(2, 40, 70), 30, 0),
     EACH_TRIANGLE("upper", S2(70, 40), 1, 1), EACH_TRIANGLE("below it", ODD, -2, 1),
     EINSUM("a matrix product", S2(5, 7), S2(7, 3), S2(5, 3), L2(0, 1), L2(1, 2), L2(0, 2)),
@@ -405,6 +409,7 @@ static const Case cases[] = {
     EACH_PRELU("whole words", S4(3, 12, 5, 7), S1(12)),
     BOTH_SOFTMAX("one", ONE, 1), BOTH_SOFTMAX("rows", S2(13, 10), 1), BOTH_SOFTMAX("batch", S2(13, 10), 0),
     BOTH_SOFTMAX("wide", BIG, 1), BOTH_SOFTMAX("channels", IMAGE, 1), BOTH_SOFTMAX("height", IMAGE, 2),
+    BOTH_SOFTMAX("long columns", S3(2, 1100, 70), 1), BOTH_SOFTMAX("wide columns", S3(4, 9, 530), 1),
     BOTH_SOFTMAX("steps", S3(3, 40, 5), 1), BOTH_SOFTMAX("features of steps", S3(3, 40, 5), 2),
     BOTH_SOFTMAX("whole words", S2(11, 1032), 1), BOTH_SOFTMAX("half words", S2(9, 4100), 1), /* more rows than an emulated GPU has at once */
     BOTH_SOFTMAX("lines of sixteen warps", S2(3, 8301), 1), BOTH_SOFTMAX("just longer than a warp", S2(9, 1021), 1),
