@@ -57,8 +57,8 @@ typedef struct Way {
     bool (*overwrites)(const KArgs *);
 } Way;
 #define OWN {{keep}, false}
-static Way ways[] = {{OWN, grouped_conv_prepare, grouped_conv_run, NULL}, {OWN, depthwise_prepare, depthwise_run, NULL},
-                     {OWN, direct_conv_prepare, direct_conv_run, NULL}, {OWN, winograd_prepare, winograd_run, winograd_overwrites},
+static Way ways[] = {{OWN, depthwise_prepare, depthwise_run, NULL}, {OWN, direct_conv_prepare, direct_conv_run, NULL},
+                     {OWN, winograd_prepare, winograd_run, winograd_overwrites}, {OWN, grouped_conv_prepare, grouped_conv_run, NULL},
                      {OWN, gemm_op_prepare, gemm_op_run, gemm_op_overwrites}};
 #undef OWN
 

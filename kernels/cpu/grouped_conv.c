@@ -71,29 +71,45 @@ INLINE void y_tile(const Tile *t, int rows, int vectors, bool spread) {
         for (int v = 0; v < vectors; v++) store(t->to + r * t->step + v * LANES, s[r][v]);
 }
 
-/* Adds to the sums of `rows` numbers */
+/* Adds to the sums of `rows` numbers. Few of them are two sums each, of every other pixel: a sum waits for the one before. */
 INLINE void dw_tile(const Tile *t, int rows, int vectors, bool spread) {
     if (rows * vectors > HELD) return;
+    const int sets = vectors == 1 && 2 * rows <= HELD && rows <= TILE / 2 ? 2 : 1;
     V s[TILE][2];
 #pragma GCC unroll 12
-    for (int r = 0; r < rows; r++)
+    for (int r = 0; r < rows; r++) {
         for (int v = 0; v < vectors; v++) s[r][v] = load(t->to + r * t->step + v * LANES);
+        if (sets == 2) s[rows + r][0] = (V){0};
+    }
     for (int64_t l = 0; l < t->lines; l++) {
         const float *x = t->line[l].x + t->x_at, *by = t->line[l].by + t->by_at;
+        int64_t p = 0;
 #pragma GCC unroll 1
-        for (int64_t p = 0; p < t->n; p++, x += t->x_step, by += t->step) {
-            const V b0 = load(by), b1 = vectors == 2 ? load(by + LANES) : b0;
+        for (; p + sets <= t->n; p += sets)
+#pragma GCC unroll 2
+            for (int k = 0; k < sets; k++, x += t->x_step, by += t->step) {
+                const V b0 = load(by), b1 = vectors == 2 ? load(by + LANES) : b0;
+#pragma GCC unroll 12
+                for (int r = 0; r < rows; r++) {
+                    if (spread) s[k * rows + r][0] += load(x + r * LANES) * b0;
+                    else s[k * rows + r][0] += x[r] * b0;
+                    if (vectors == 2) s[r][1] += x[r] * b1;
+                }
+            }
+        if (p < t->n) {
+            const V last = load(by);
 #pragma GCC unroll 12
             for (int r = 0; r < rows; r++) {
-                if (spread) s[r][0] += load(x + r * LANES) * b0;
-                else s[r][0] += x[r] * b0;
-                if (vectors == 2) s[r][1] += x[r] * b1;
+                if (spread) s[r][0] += load(x + r * LANES) * last;
+                else s[r][0] += x[r] * last;
             }
         }
     }
 #pragma GCC unroll 12
-    for (int r = 0; r < rows; r++)
+    for (int r = 0; r < rows; r++) {
+        if (sets == 2) s[r][0] += s[rows + r][0];
         for (int v = 0; v < vectors; v++) store(t->to + r * t->step + v * LANES, s[r][v]);
+    }
 }
 
 /* Functions of their own, by rows and by KIND: gcc copies registers where all are one. */
@@ -124,6 +140,7 @@ typedef struct Walk {
     int64_t terms, outs;            /* channels of a group in `from` and in `to` */
     bool spread;
     int64_t unit, in, out, bands;   /* floats of a number; channels of a band in `from` and in `to` */
+    int64_t row;                    /* floats of a band's sums, or weights, in `to`: whole registers */
     int64_t first, columns, ring;   /* packed columns, and the first of them; packed lines */
     int64_t chunk;                  /* lines of dy that dw takes at a time */
     int64_t lines, runs, run, strip; /* of a class with the most, in all samples; runs of `run` lines, in strips */
@@ -176,8 +193,9 @@ static Walk walk_of(const KArgs *args) {
               .high = classes(args, 0), .wide = classes(args, 1)};
     const int64_t outputs = y[1] / w.attr->groups;
     w.terms = dx ? outputs : taps[1], w.outs = dx ? taps[1] : outputs;
-    w.spread = w.terms < LANES;
+    w.spread = w.attr->groups > 1 && w.terms < LANES;
     w.unit = w.spread ? LANES : 1, w.in = w.spread ? LANES : w.terms, w.out = w.spread ? LANES : w.outs;
+    w.row = div_up(w.out, LANES) * LANES;
     w.bands = w.from.shape.dim[1] / w.in;
     for (int d = 0; d < 2; d++)
         for (int64_t k = 0; k < classes(args, d); k++)
@@ -188,9 +206,9 @@ static Walk walk_of(const KArgs *args) {
     w.chunk = product_is_dw(args->kind) ? min_i64(div_up(SUM_PIXELS, pixels), rows) : 1;
     w.ring = last_met(w.down, w.high, w.chunk) - first_met(w.down, w.high) + 1;
     w.lines = x[0] * rows;
-    w.set = min_i64(w.bands, max_i64(1, SET / w.out)), w.sets = div_up(w.bands, w.set);
+    w.set = min_i64(w.bands, max_i64(1, SET / w.row)), w.sets = div_up(w.bands, w.set);
     w.runs = min_i64(div_up(PIECES, w.sets), w.lines), w.run = div_up(w.lines, w.runs);
-    w.strip = max_i64(w.chunk, STRIP / (w.set * (w.columns * w.down->stride * w.in + w.wide * w.high * pixels * w.out)));
+    w.strip = max_i64(w.chunk, STRIP / (w.set * (w.columns * w.down->stride * w.in + w.wide * w.high * pixels * w.row)));
     return w;
 }
 
@@ -199,10 +217,10 @@ static int64_t sums_of(const Walk *w) { return all_taps(w) * w->terms + 1; }
 
 /* *floats: what it takes */
 static Own own_of(const Walk *w, float *at, int64_t *floats) {
-    const int64_t line = w->across->rows * w->out;
+    const int64_t line = w->across->rows * w->row;
     const bool dw = product_is_dw(w->args->kind), saves = product_is_dx(w->args->kind) && w->attr->fused.act;
     Room r = {.base = (char *)at};
-    Own o = {.weights = room_take(&r, dw ? 0 : w->set * all_taps(w) * w->terms * w->out)};
+    Own o = {.weights = room_take(&r, dw ? 0 : w->set * all_taps(w) * w->terms * w->row)};
     o.ring = room_take(&r, w->ring * w->columns * pixel_of(w));
     o.line = room_take(&r, max_i64(w->spread ? w->columns * w->in : 0, dw ? 0 : line));
     o.saved = room_take(&r, dw ? w->chunk * line : saves ? line : 0);
@@ -247,10 +265,32 @@ static const float *packed_line(const Walk *w, Own *o, int64_t sample, int64_t i
     o->packed[place] = line;
     memset(to, 0, (size_t)(begin * pixel) * sizeof *to);
     memset(to + end * pixel, 0, (size_t)((w->columns - end) * pixel) * sizeof *to);
-    if (w->spread && w->from.dtype != DT_F16) spread_numbers(w->from.dtype, w->from.data, at, channels, n, w->terms, inner);
+    if (w->in == channels) gemm_copy(w->from.dtype, w->from.data, at, 0, 1, n * channels, inner, 0); /* pixels lie side by side */
+    else if (w->spread && w->from.dtype != DT_F16) spread_numbers(w->from.dtype, w->from.data, at, channels, n, w->terms, inner);
     else gemm_copy(w->from.dtype, w->from.data, at, channels, n, w->in, w->spread ? o->line : inner, w->in);
     if (w->spread && w->from.dtype == DT_F16) spread_numbers(DT_F32, o->line, 0, w->in, n, w->terms, inner);
     return to;
+}
+
+/* Of `pixels` pixels that lie side by side, those from whose first channel on there are `row` numbers */
+INLINE int64_t filled(int64_t pixels, int64_t channels, int64_t row) {
+    return pixels * channels < row ? 0 : (pixels * channels - row) / channels + 1;
+}
+
+/* n pixels of a band of `of`, an image as `to` is: (n, w->row). Where pixels lie side by side, the next ones' channels fill a row up. */
+INLINE void take_as(const Walk *w, DType t, const View *of, int64_t at, int64_t n, float *to) {
+    const int64_t whole = filled(n, w->out, w->row);
+    for (int64_t p = 0; p < n; p++, at += w->out, to += w->row)
+        if (p < whole)
+            for (int64_t c = 0; c < w->row; c += LANES) store(to + c, load_as(t, of->data, at + c));
+        else
+            for (int64_t c = 0; c < w->out; c++) to[c] = dtype_load(t, of->data, (size_t)(at + c));
+}
+
+FUSED static void take_rows(const Walk *w, const View *of, int64_t at, int64_t step, int64_t n, float *to) {
+    if (w->row > w->out && step == w->out && of->dtype == DT_F32) take_as(w, DT_F32, of, at, n, to);
+    else if (w->row > w->out && step == w->out && of->dtype == DT_BF16) take_as(w, DT_BF16, of, at, n, to);
+    else gemm_copy(of->dtype, of->data, at, step, n, w->out, to, w->row);
 }
 
 /* Element of w where row `row` of a band's weights begins, of a tap of a class in the order of its axes */
@@ -263,15 +303,17 @@ static int64_t weights_at(const Walk *w, const Axis *down, const Axis *across, i
 /* A band's weights, class by class: (taps, terms, out). Rows of w are outputs: of y, `out` of them; of dx, the terms of each group. */
 static void take_weights(const Walk *w, int64_t band, float *to) {
     const View *v = &w->w;
+    const DType type = w->attr->groups == 1 && product_rounds_weight(w->args) ? GEMM_F32_AS_BF16 : v->dtype;
     const int64_t n = v->shape.dim[1], step = all_taps(w) * n;
+    if (w->row > w->out) memset(to, 0, (size_t)(all_taps(w) * w->terms * w->row) * sizeof *to);
     for (int64_t k = 0; k < w->high * w->wide; k++) {
         const Axis *down = &w->down[k / w->wide], *across = &w->across[k % w->wide];
-        for (int64_t tap = 0; tap < down->taps * across->taps; tap++, to += w->terms * w->out) {
+        for (int64_t tap = 0; tap < down->taps * across->taps; tap++, to += w->terms * w->row) {
             if (!product_is_dx(w->args->kind))
-                gemm_turn(v->dtype, v->data, weights_at(w, down, across, band, 0, tap), step, w->out, n, n, to, w->out);
+                gemm_turn(type, v->data, weights_at(w, down, across, band, 0, tap), step, w->out, n, n, to, w->row);
             for (int64_t row = 0; row < w->in && product_is_dx(w->args->kind); row += w->terms)
-                gemm_copy(v->dtype, v->data, weights_at(w, down, across, band, row, tap), step, w->terms, n,
-                          to + row / w->terms * w->outs, w->out);
+                gemm_copy(type, v->data, weights_at(w, down, across, band, row, tap), step, w->terms, n,
+                          to + row / w->terms * w->outs, w->row);
         }
     }
 }
@@ -282,7 +324,7 @@ static Tile tile_of(const Walk *w, const Axis *across, const Line *line, int64_t
     const bool joined = across->step == 1 || across->taps == 1;
     return (Tile){.line = line, .lines = lines, .x_at = (across->first - w->first) * pixel, .runs = joined ? 1 : across->taps,
                   .run = across->step * pixel, .n = joined ? across->taps * w->terms : w->terms, .x_step = across->stride * pixel,
-                  .step = w->out};
+                  .step = w->row};
 }
 
 /* Packed lines that lines [line, line + n) of a class meet at a tap; returns how many there are. by, step: of the first, to the next */
@@ -296,16 +338,16 @@ static int64_t met_lines(const Walk *w, Own *o, const Axis *down, int64_t line, 
     return lines;
 }
 
-/* All sums of `rows` rows, whose numbers of x lie row_x floats apart, into to (rows, out) */
+/* All sums of `rows` rows, whose numbers of x lie row_x floats apart, into to (rows, w->row) */
 static void each_tile(const Walk *w, Tile *t, int64_t rows, int64_t row_x, float *to, TileFn *const tiles[TILE][KINDS]) {
     const int64_t x_at = t->x_at;
-    for (int64_t vectors; t->by_at < w->out; t->by_at += vectors * LANES) {
-        vectors = w->out - t->by_at >= 2 * LANES ? 2 : 1;
+    for (int64_t vectors; t->by_at < w->row; t->by_at += vectors * LANES) {
+        vectors = w->row - t->by_at >= 2 * LANES ? 2 : 1;
         const int64_t n = div_up(rows, min_i64(TILE, HELD / vectors));
         for (int64_t k = 0; k < n; k++) {
             const int64_t begin = rows * k / n, end = rows * (k + 1) / n;
             t->x_at = x_at + begin * row_x;
-            t->to = to + begin * w->out + t->by_at;
+            t->to = to + begin * w->row + t->by_at;
             tiles[end - begin - 1][w->spread ? SPREAD : vectors == 2 ? TWO : ONE](t);
         }
     }
@@ -313,45 +355,57 @@ static void each_tile(const Walk *w, Tile *t, int64_t rows, int64_t row_x, float
 
 /* ---- y and dx */
 
-/* from (pixels, n) -> channels of pixels that are `step` elements apart */
-INLINE void put_as(DType t, void *to, int64_t at, int64_t step, int64_t pixels, int64_t n, const float *from) {
-    for (int64_t p = 0; p < pixels; p++, at += step)
-        for (int64_t c = 0; c < n; c += LANES, from += LANES) store_as(t, to, at + c, load(from));
+/* from (pixels, row) -> n channels of pixels that are `step` elements apart. Where n is no whole register and pixels lie side by side,
+ * what is written beyond a pixel is the next ones', which come after it. */
+INLINE void put_as(DType t, void *to, int64_t at, int64_t step, int64_t pixels, int64_t n, const float *from, int64_t row) {
+    const int64_t whole = n % LANES == 0 ? pixels : step == n ? filled(pixels, n, row) : 0;
+    for (int64_t p = 0; p < pixels; p++, at += step, from += row)
+        if (p < whole)
+            for (int64_t c = 0; c < n; c += LANES) store_as(t, to, at + c, load(from + c));
+        else
+            for (int64_t c = 0; c < n; c++) dtype_store(t, to, (size_t)(at + c), from[c]);
 }
 
-FUSED static void put(const View *to, int64_t at, int64_t step, int64_t pixels, int64_t n, const float *from) {
-    if (to->dtype == DT_F32) put_as(DT_F32, to->data, at, step, pixels, n, from);
-    else if (to->dtype == DT_BF16) put_as(DT_BF16, to->data, at, step, pixels, n, from);
+FUSED static void put(const View *to, int64_t at, int64_t step, int64_t pixels, int64_t n, const float *from, int64_t row) {
+    if (to->dtype == DT_F32) put_as(DT_F32, to->data, at, step, pixels, n, from, row);
+    else if (to->dtype == DT_BF16) put_as(DT_BF16, to->data, at, step, pixels, n, from, row);
     else
-        for (int64_t p = 0; p < pixels; p++, at += step, from += n) block_store(to, at, n, from);
+        for (int64_t p = 0; p < pixels; p++, at += step, from += row) block_store(to, at, n, from);
 }
 
 /* Stores a line's sums: y with its activation, or dx with the activation's gradient, added to db. */
 static void leave_line(const Walk *w, const Own *o, const Axis *down, const Axis *across, int64_t line, float *db) {
-    const int64_t *d = w->to.shape.dim, n = across->rows * w->out, step = across->place_step * d[1], rows = w->down->rows;
+    const int64_t *d = w->to.shape.dim, n = across->rows * w->row, step = across->place_step * d[1], rows = w->down->rows;
     const int64_t row = line / rows * d[2] + down->place + line % rows * down->place_step;
     const int64_t at = (row * d[3] + across->place) * d[1] + o->band * w->out;
     const ActAttr *act = &w->attr->fused;
     const View *s = &w->args->conv2d_dx.s;
     if (!product_is_dx(w->args->kind)) act_block(act, o->line, o->line, n);
     else if (act->act) {
-        gemm_copy(s->dtype, s->data, at, step, across->rows, w->out, o->saved, w->out);
+        take_rows(w, s, at, step, across->rows, o->saved);
         act_dx_block(act, o->line, o->line, o->saved, n);
     }
-    if (db) sum_rows(db, o->line, across->rows, w->out);
-    put(&w->to, at, step, across->rows, w->out, o->line);
+    if (db) {
+        float sums[MOST] = {0};
+        sum_rows(sums, o->line, across->rows, w->row);
+        sum_rows(db, sums, 1, w->out);
+    }
+    put(&w->to, at, step, across->rows, w->out, o->line, w->row);
 }
 
 /* A line of one class; weights: of its taps */
 static void y_line(const Walk *w, Own *o, const Axis *down, const Axis *across, int64_t line, const float *weights, float *db) {
     const View *b = &w->args->conv2d.b;
-    float held[MOST];
+    float held[MOST], bias[MOST] = {0};
     Line from[TAPS];
     int64_t lines = 0;
     for (int64_t tap = 0; tap < down->taps; tap++)
-        lines += met_lines(w, o, down, line, 1, tap, weights + tap * across->taps * w->terms * w->out, 0, from + lines);
+        lines += met_lines(w, o, down, line, 1, tap, weights + tap * across->taps * w->terms * w->row, 0, from + lines);
     Tile t = tile_of(w, across, from, lines);
-    t.b = !product_is_dx(w->args->kind) && b->count ? block_load(b, o->band * w->out, w->out, held) : NULL;
+    if (!product_is_dx(w->args->kind) && b->count) {
+        memcpy(bias, block_load(b, o->band * w->out, w->out, held), (size_t)w->out * sizeof *bias);
+        t.b = bias;
+    }
     each_tile(w, &t, across->rows, t.x_step, o->line, y_tiles);
     leave_line(w, o, down, across, line, db);
 }
@@ -362,32 +416,32 @@ static void y_lines(const Walk *w, Own *o, int64_t begin, int64_t end, float *db
         for (int64_t k = 0; k < w->high * w->wide; k++) {
             const Axis *down = &w->down[k / w->wide], *across = &w->across[k % w->wide];
             if (line % w->down->rows < down->rows && across->rows) y_line(w, o, down, across, line, weights, db);
-            weights += down->taps * across->taps * w->terms * w->out;
+            weights += down->taps * across->taps * w->terms * w->row;
         }
     }
 }
 
 /* ---- dw */
 
-static float *sums_at(const Walk *w, int64_t run, int64_t band) { return w->parts + (run * w->bands + band) * sums_of(w) * w->out; }
+static float *sums_at(const Walk *w, int64_t run, int64_t band) { return w->parts + (run * w->bands + band) * sums_of(w) * w->row; }
 
 static void dw_lines(const Walk *w, Own *o, int64_t begin, int64_t end, float *sums) {
     const Axis *down = w->down, *across = w->across;
     const int64_t channels = w->to.shape.dim[1];
-    float *db = sums + (sums_of(w) - 1) * w->out;
+    float *db = sums + (sums_of(w) - 1) * w->row;
     for (int64_t line = begin, n; line < end; line += n) {
         n = min_i64(min_i64(w->chunk, end - line), down->rows - line % down->rows);
         float *dy = o->saved;
-        gemm_copy(w->to.dtype, w->to.data, line * across->rows * channels + o->band * w->out, channels, n * across->rows, w->out, dy, w->out);
-        if (w->args->conv2d_dw.db.count) sum_rows(db, dy, n * across->rows, w->out);
+        take_rows(w, &w->to, line * across->rows * channels + o->band * w->out, channels, n * across->rows, dy);
+        if (w->args->conv2d_dw.db.count) sum_rows(db, dy, n * across->rows, w->row);
         for (int64_t tap = 0; tap < down->taps; tap++) {
             Line from[LINES];
-            Tile t = tile_of(w, across, from, met_lines(w, o, down, line, n, tap, dy, across->rows * w->out, from));
+            Tile t = tile_of(w, across, from, met_lines(w, o, down, line, n, tap, dy, across->rows * w->row, from));
             const int64_t numbers = t.n, x_at = t.x_at;
             t.n = across->rows;
             for (int64_t j = 0; j < t.runs; j++, t.by_at = 0) {
                 t.x_at = x_at + j * t.run;
-                each_tile(w, &t, numbers, w->unit, sums + (tap * across->taps * w->terms + j * numbers) * w->out, dw_tiles);
+                each_tile(w, &t, numbers, w->unit, sums + (tap * across->taps * w->terms + j * numbers) * w->row, dw_tiles);
             }
         }
     }
@@ -399,26 +453,26 @@ static void leave_sums(const void *of, int64_t band) {
     const View *db = &w->args->conv2d_dw.db;
     const int64_t n = w->terms;
     float *sums = sums_at(w, 0, band), row_of[MOST];
-    for (int64_t r = 1; r < w->runs; r++) sum_rows(sums, sums_at(w, r, band), 1, sums_of(w) * w->out);
+    for (int64_t r = 1; r < w->runs; r++) sum_rows(sums, sums_at(w, r, band), 1, sums_of(w) * w->row);
     for (int64_t tap = 0; tap < all_taps(w); tap++)
         for (int64_t row = 0; row < w->out; row++) {
-            for (int64_t c = 0; c < n; c++) row_of[c] = sums[(tap * n + c) * w->out + row];
+            for (int64_t c = 0; c < n; c++) row_of[c] = sums[(tap * n + c) * w->row + row];
             block_store(&w->w, weights_at(w, w->down, w->across, band, row, tap), n, row_of);
         }
-    if (db->count) block_store(db, band * w->out, w->out, sums + (sums_of(w) - 1) * w->out);
+    if (db->count) block_store(db, band * w->out, w->out, sums + (sums_of(w) - 1) * w->row);
 }
 
 /* ---- the op */
 
 /* The n sums that a band of a run adds to; NULL: none */
 static float *run_sums(const Walk *w, int64_t run, int64_t band, int64_t *n) {
-    *n = product_is_dw(w->args->kind) ? sums_of(w) * w->out : w->out;
+    *n = product_is_dw(w->args->kind) ? sums_of(w) * w->row : w->out;
     if (product_is_dw(w->args->kind)) return sums_at(w, run, band);
     return w->parts ? w->parts + run * w->to.shape.dim[1] + band * w->out : NULL;
 }
 
 static void set_run(const Walk *w, Own *o, int64_t set, int64_t run) {
-    const int64_t first = set * w->set, bands = min_i64(w->set, w->bands - first), weights = all_taps(w) * w->terms * w->out;
+    const int64_t first = set * w->set, bands = min_i64(w->set, w->bands - first), weights = all_taps(w) * w->terms * w->row;
     const int64_t end = min_i64((run + 1) * w->run, w->lines);
     float *const of_set = o->weights;
     int64_t n;
@@ -441,10 +495,20 @@ static void set_run(const Walk *w, Own *o, int64_t set, int64_t run) {
 /* dx in fp32 with one register for a group: oneDNN takes a sixth less time. */
 static bool leaves(const KArgs *args, int64_t in) { return product_is_dx(args->kind) && in == LANES && args->in[0].dtype == DT_F32; }
 
+/* A convolution that is one group, w (out, in). oneDNN would convert whole images of types that the processor does not multiply, and
+ * products by gemm.h copy each number for each tap. In fp32 oneDNN has kernels for images of few channels, and is quicker where
+ * outputs fill one register; with AVX-512 this was not measured. */
+static bool is_faster(const KArgs *args, int64_t in, int64_t out) {
+    enum { FEW = 16, IMAGE = 4 };
+    if (args->in[0].dtype != DT_F32) return in <= MOST && out <= MOST;
+    if (in > FEW || out > FEW || LANES_FIT || product_is_dx(args->kind)) return false;
+    return product_is_dw(args->kind) ? in > 1 && out > LANES / 2 && out != LANES : in > IMAGE || out % LANES;
+}
+
 static bool fits(const KArgs *args) {
     if (!product_is_conv(args->kind) || !operands_are_rows(args)) return false;
     const ConvAttr *a = &args->attr->conv;
-    if (a->groups == 1 || !TILES_FIT || classes(args, 0) > CLASSES || classes(args, 1) > CLASSES) return false;
+    if (!TILES_FIT || classes(args, 0) > CLASSES || classes(args, 1) > CLASSES) return false;
     for (int k = 0; k < OP_IN + OP_OUT; k++) {
         const View *v = operand_at(args, k);
         if (v->count && v->dtype != DT_F32 && !((CpuDevice *)args->device)->emulated[v->dtype]) return false;
@@ -452,7 +516,8 @@ static bool fits(const KArgs *args) {
     const int64_t *w = product_operands(args).w->shape.dim, in = w[1], out = w[0] / a->groups;
     const bool small = in == out && in >= LEAST && in < LANES && LANES % in == 0 && w[0] % LANES == 0;
     const bool large = in % LANES == 0 && out % LANES == 0 && in <= MOST && out <= MOST;
-    return (small || large) && w[2] <= TAPS && !leaves(args, in) && walk_of(args).ring <= LINES;
+    const bool better = a->groups == 1 ? is_faster(args, in, out) : (small || large) && !leaves(args, in);
+    return better && w[2] <= TAPS && walk_of(args).ring <= LINES;
 }
 
 /* Takes room for the sums and for what `threads` threads need. */
@@ -460,7 +525,7 @@ static Walk lay_out(const KArgs *args, int threads, Room *r) {
     Walk w = walk_of(args);
     const View *db = &args->conv2d_dx.db;
     own_of(&w, NULL, &w.each);
-    if (product_is_dw(args->kind)) w.parts = room_take(r, w.runs * w.bands * sums_of(&w) * w.out);
+    if (product_is_dw(args->kind)) w.parts = room_take(r, w.runs * w.bands * sums_of(&w) * w.row);
     else if (product_is_dx(args->kind) && db->count) w.parts = room_take(r, w.runs * db->count);
     w.own = room_take(r, threads * w.each);
     return w;
