@@ -402,14 +402,16 @@ static const OwnCase tapped[] = {
 };
 
 /* Products that oneDNN has where there is AVX-512 or no AVX2: of kernels of one pixel with few channels, or few weights for the pixels of
- * dw; of kernels with strides or dilations with few channels, but for dw of patches without overlap */
+ * dw; of kernels with strides or dilations with few channels, but for dw of patches without overlap. And few channels on both sides, y
+ * and dw alone, which fill no register, or of more than an image. */
 #define ONE(n, c, h, w, o, ...) {n, c, h, w, o, 1, 1, __VA_ARGS__, {1, 1}, 1}
+enum { FEW = 1 << FORWARD | 1 << DW };
 static const OwnCase products[] = {
     {{"1x1, 32->64", ONE(2, 32, 5, 7, 64, {1, 1}, {0}), true, ACT_RELU, 4 << 20}, ALL},
-    {{"1x1, some weights", ONE(2, 32, 8, 8, 64, {1, 1}, {0}), false, ACT_NONE, 4 << 20}, ALL},
-    {{"1x1, fewer weights", ONE(1, 32, 3, 43, 64, {1, 1}, {0}), false, ACT_NONE, 4 << 20}, NOT_DW},
+    {{"1x1, some weights", ONE(2, 32, 8, 16, 64, {1, 1}, {0}), false, ACT_NONE, 4 << 20}, ALL},
+    {{"1x1, fewer weights", ONE(1, 32, 3, 86, 64, {1, 1}, {0}), false, ACT_NONE, 4 << 20}, NOT_DW},
     {{"1x1, 31->64", ONE(2, 31, 5, 7, 64, {1, 1}, {0}), true, ACT_RELU, 4 << 20}, 1 << DW},
-    {{"1x1, 64->31", ONE(2, 64, 9, 7, 31, {1, 1}, {0}), true, ACT_GELU, 4 << 20}, 0},
+    {{"1x1, 64->31", ONE(2, 64, 9, 14, 31, {1, 1}, {0}), true, ACT_GELU, 4 << 20}, 0},
     {{"1x1, several depths", ONE(1, 300, 6, 6, 85, {1, 1}, {0}), true, ACT_RELU6, 4 << 20}, ALL},
     {{"1x1, stride 2 by 3", ONE(2, 40, 7, 8, 48, {2, 3}, {0}), true, ACT_TANH, 4 << 20}, ALL},
     {{"1x1, stride 2, all pixels met or not", ONE(3, 64, 6, 6, 33, {2, 2}, {0}), false, ACT_NONE, 4 << 20}, ALL},
@@ -427,6 +429,19 @@ static const OwnCase products[] = {
     {{"4x4 patches", {2, 3, 9, 12, 32, 4, 4, {4, 4}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20}, 1 << DW},
     {{"2x3 patches, apart", {2, 16, 9, 12, 20, 2, 3, {3, 4}, {0}, {1, 1}, 1}, false, ACT_NONE, 4 << 20}, 1 << DW},
     {{"7x7, stride 2", {1, 3, 20, 21, 64, 7, 7, {2, 2}, {3, 3, 3, 3}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
+    {{"1->6", {3, 1, 13, 29, 6, 5, 5, {1, 1}, {0}, {1, 1}, 1}, true, ACT_TANH, 4 << 20}, 1 << FORWARD},
+    {{"3->6", {2, 3, 12, 17, 6, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, FEW},
+    {{"3->8", {2, 3, 9, 14, 8, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
+    {{"4->16", {2, 4, 9, 14, 16, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 1 << DW},
+    {{"5->8", {2, 5, 9, 14, 8, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, false, ACT_GELU, 4 << 20}, 1 << FORWARD},
+    {{"6->16, one pixel", {5, 6, 5, 5, 16, 5, 5, {1, 1}, {0}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, FEW},
+    {{"16->11, stride 2 by 3", {2, 16, 12, 31, 11, 3, 5, {2, 3}, {1, 0, 0, 2}, {1, 1}, 1}, true, ACT_LEAKY, 4 << 20}, FEW},
+    {{"12->13 dilated", {2, 12, 14, 15, 13, 3, 3, {1, 1}, {2, 3, 2, 3}, {2, 3}, 1}, true, ACT_SILU, 4 << 20}, FEW},
+    {{"16->1, one pixel of a line", {3, 16, 4, 3, 1, 3, 3, {1, 1}, {0}, {1, 1}, 1}, true, ACT_NONE, 4 << 20}, 1 << FORWARD},
+    {{"16->3, padded", {2, 16, 6, 40, 3, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_SIGMOID, 4 << 20}, 1 << FORWARD},
+    {{"17->12", {2, 17, 6, 9, 12, 3, 3, {1, 1}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
+    {{"40->52, 5x5", {2, 40, 7, 9, 52, 5, 5, {1, 1}, {2, 2, 2, 2}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 0},
+    {{"63->64, stride 2", {2, 63, 7, 9, 64, 3, 4, {2, 2}, {1, 1, 1, 1}, {1, 1}, 1}, true, ACT_RELU, 4 << 20}, 1 << DW},
 };
 #undef ONE
 
