@@ -22,6 +22,10 @@ typedef struct Loop {
     const PrecisionInfo *precision;
     Size target;
     ScalarType input_type[LAYER_IN], target_type;
+    int steps;                      /* of the trace */
+    bool too_long;                  /* ... which would fill the host's memory with so many: */
+    double gigabytes;
+    int most;                       /* micro-batches that it has room for */
 } Loop;
 
 static Module *const modules[] = {
@@ -273,11 +277,25 @@ static void zero_grad(Loop *l) {
     for (int i = 0; i < l->optim.n; i++) tensor_set(l->g, &l->optim.params[i]->grad, NULL);
 }
 
+/* A trace has every micro-batch of every step: after two of them it is known how many tensors that will be, and one that would fill the
+ * host's memory is not begun. Returns whether it has the room. */
+static bool has_room(Loop *l, int before) {
+    enum { MOST = 1 << 24, BYTES = 900 }; /* tensors; what one takes of the host's memory with its nodes, until all steps are over */
+    const Trace *t = l->g->trace;
+    const double each = t->n_tensors - before, all = each * l->s->accumulate * l->steps;
+    if (all <= MOST) return true;
+    l->too_long = true;
+    l->gigabytes = all * BYTES / 1e9;
+    l->most = (int)(MOST / each / l->steps);
+    return false;
+}
+
 static void run_step(Loop *l) {
     Eager *g = l->g;
     const bool training = !l->s->eval;
     g->work = (Work){0, 0, 0};
     for (int part = 0; part < l->s->accumulate && !g->scratch.failed; part++) {
+        const int before = g->trace->n_tensors;
         eager_where(g, NULL, NULL);
         g->category = CAT_INPUT;
         for (int k = 0; k < g->net->n_inputs; k++)
@@ -290,6 +308,7 @@ static void run_step(Loop *l) {
         if (training) run_backward(l);
         if (g->ddp) ddp_backward_ends(g, g->ddp);
         if (l->s->pytorch.drops_loss) tensor_set(g, &l->loss, NULL);
+        if (part == 1 && !has_room(l, before)) return;
     }
     if (training && !g->scratch.failed) run_optimizer(l);
     if (l->s->pytorch.step_function == SAID_TRUE) {
@@ -426,7 +445,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     Storage nothing = {1 << 30, -1, 0};
     Tensor unnamed = {.storage = &nothing, .refs = 1 << 30, .size = {TENSOR_RANK, {1, 1, 1, 1, 1, 1}}};
     Eager g = {.trace = trace, .net = net, .card = card, .estimate = {which, false}, .call = -1, .unnamed = &unnamed, .modules = modules};
-    Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision)};
+    Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision), .steps = steps};
     char text[32];
     int code = check(net, s, e);
     if (code) return code;
@@ -452,13 +471,16 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
         else if (s->world > 1 && !s->eval) g.ddp = ddp_new(&g, s);
         if (!s->eval) open_optimizer(&l);
     }
-    for (int step = 1; step <= steps && !g.scratch.failed && !g.refused && !trace->failed; step++) {
+    for (int step = 1; step <= steps && !g.scratch.failed && !g.refused && !trace->failed && !l.too_long; step++) {
         snprintf(text, sizeof text, "step %d", step);
         trace_mark(trace, trace_text(trace, text));
         run_step(&l);
     }
     if (g.refused)
         code = layer_error(g.refused, e, "%s", g.why);
+    else if (l.too_long)
+        code = err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected accumulate of at most %d, found %d: each allocation of each "
+                       "micro-batch is predicted, which would take about %.0f GB of the host's memory", l.most, s->accumulate, l.gigabytes);
     const bool failed = g.scratch.failed || trace->failed || trace->scratch.failed;
     scratch_release(&g.scratch, NULL);
     if (code) return code;
