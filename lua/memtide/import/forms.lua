@@ -22,10 +22,16 @@ local LAYERS = {parameters = true, layer = true, frozen = true, sequential = tru
 local FIXED = {tag = true, kind = true, name = true, names = true, n = true, keys = true, order = true, inputs = true,
   binds = true, out = true, bare = true}
 
--- ".conv1", or ["0"] where the key is no name in Lua
-function forms.index(key)
-  return key:match "^[%a_][%w_]*$" and "." .. key or ('["%s"]'):format(key)
+local KEYWORDS = {}
+for word in ("and break do else elseif end false for function goto if in local nil not or repeat return then true until while"):gmatch "%a+" do
+  KEYWORDS[word] = true
 end
+
+-- Is the key of a table a name in Lua?
+function forms.is_name(key) return key:match "^[%a_][%w_]*$" and not KEYWORDS[key] or false end
+
+-- ".conv1", or ["0"] where the key is no name in Lua
+function forms.index(key) return forms.is_name(key) and "." .. key or ('["%s"]'):format(key) end
 
 function forms.text(...) return {tag = "text", ...} end
 function forms.is_layer(form) return type(form) == "table" and LAYERS[form.tag] or false end

@@ -441,7 +441,9 @@ function Model:graph(module)
   end
   for _, one in ipairs(module.parameters) do
     local of_layer = form.keys[1] == false and (one[1] == "weight" or one[1] == "bias" and module.own.options.bias)
-    if not of_layer and position_of(one[1], read) > 0 then
+    if #one[2] == 0 then
+      self:problem(("%s has a parameter %s without dimensions (expected torch.ones(1)), which"):format(module.class, one[1]), where)
+    elseif not of_layer and position_of(one[1], read) > 0 then
       form.keys[#form.keys + 1] = one[1]
       local shape = {tag = "list", table.unpack(one[2])}
       form[#form + 1] = self:own_form(module, {tag = "layer", kind = "Parameter",
@@ -515,9 +517,35 @@ function Model:form_of(module)
   return is_chain(module) and sequential(module) or self:graph(module)
 end
 
--- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes}.
+-- The form without the names of variables, which are the caller's
+local function unnamed(form)
+  if type(form) ~= "table" then return form end
+  local out = {}
+  for key, one in pairs(form) do out[key] = key == "binds" and {} or unnamed(one) end
+  return out
+end
+
+-- The script has one forward function for all calls of a module. Raises a problem if another call is none of it: of a flag, of a counter,
+-- or of sizes.
+function Model:check_again(module)
+  local first = {inputs = module.inputs, calls = module.calls, returns = module.returns, shapes = module.shapes}
+  local notes = #self.notes
+  for _, other in ipairs(module.again or {}) do
+    for name in pairs(first) do module[name] = other[name] end
+    module.wide, module.constants = {}, {}
+    local form, place = self:form_of(module), other.calls[1] or first.calls[1]
+    if forms.identity(unnamed(form)) ~= forms.identity(unnamed(self.raw[module.name])) then
+      self:problem(("%s, which computes something else when it is called again"):format(module.class), place and place.where)
+    end
+  end
+  for name, value in pairs(first) do module[name] = value end
+  for i = #self.notes, notes + 1, -1 do self.notes[i] = nil end
+end
+
+-- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes, evaluation}; evaluation: texts of what
+-- the model computes in evaluation, where the script does what it does in training.
 function model.read(description)
-  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, raw = {},
+  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, evaluation = {}, raw = {},
     called_at = {}, shape_of_parameter = {}, is_frozen = {}, constants = description.constants or {},
     constant_of_buffer = {}}, Model)
   local classes = spelling.classes()
@@ -570,7 +598,13 @@ function model.read(description)
   for _, name in ipairs(description.frozen or {}) do self.is_frozen[name] = true end
   self:find_whole()
   for _, module in ipairs(self.modules) do
-    if module.list or not module.unused then self.raw[module.name] = self:form_of(module) end
+    if module.list or not module.unused then
+      self.raw[module.name] = self:form_of(module)
+      self:check_again(module)
+    end
+  end
+  for _, one in ipairs(description.evaluation or {}) do
+    self.evaluation[#self.evaluation + 1] = (one[2] ~= "" and one[2] .. ": " or "") .. one[1]
   end
   return self
 end
