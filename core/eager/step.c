@@ -260,7 +260,7 @@ static void run_optimizer(Loop *l) {
     if (clips) optim_clip(g, &l->optim);
     if (found && l->optim.form == FORM_FUSED) {
         sum = aten_random(g, "aten::add", (Size){0, {0}}, T_FLOAT);
-        scaled = aten_random(g, "aten::mul", (Size){0, {0}}, T_FLOAT);
+        if (itself) scaled = aten_random(g, "aten::mul", (Size){0, {0}}, T_FLOAT); /* else grad_scale is None */
     }
     optim_run(g, l->own.params ? &l->own : &l->optim);
     tensor_drop(g, scaled);

@@ -344,6 +344,7 @@ case("mlp_accumulate", mlp(), [784], 16, accumulate=4)
 case("mlp_eval", mlp(), [784], 64, mode="eval")
 case("mlp_amp_fp16_accumulate", mlp(), [784], 16, accumulate=3, precision="amp_fp16")
 case("mlp_amp_fp16_clipped", mlp(), [784], 16, precision="amp_fp16", optimizer=OPTIMIZERS["clipped"])
+case("mlp_amp_fp16_fused_clipped", mlp(), [784], 16, precision="amp_fp16", optimizer=OPTIMIZERS["clipped"], pytorch=dict(fused=True))
 case("mlp_amp_fp16_unscaled", mlp(), [784], 16, precision="amp_fp16", settings=dict(grad_scaler=False))
 case("mlp_amp_fp16_scaler", mlp(), [784], 16, precision="amp_fp16", settings=dict(grad_scaler=dict(init_scale=1024.0, growth_interval=3)))
 case("mlp_amp_fp16_disabled", mlp(), [784], 16, precision="amp_fp16", settings=dict(grad_scaler=dict(enabled=False)))
@@ -681,7 +682,7 @@ for name in "mlp model_GPT model_Llama_2_fp32 model_Llama_accumulate residual no
 
 # ---- those whose lists stand in tests/peers/eager/, for machines without PyTorch
 
-SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 mlp_amp_fp16_disabled mlp_fp32_scaled "
+SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 mlp_amp_fp16_disabled mlp_amp_fp16_fused_clipped mlp_fp32_scaled "
          "normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
          "loss_bce_logits loss_bce_logits_weighted loss_cross_entropy_smoothed glu_fp32 optim_sgd_nesterov optim_adafactor "
