@@ -217,7 +217,10 @@ static void run_backward(Loop *l) {
     if (!l->scale) l->scale = aten_random(g, "aten::full", (Size){0, {0}}, T_FLOAT);
     if (!l->growth_tracker) l->growth_tracker = aten_random(g, "aten::full", (Size){0, {0}}, T_INT);
     g->category = CAT_OTHER;
+    const bool offload = g->offload;
+    g->offload = false; /* save_on_cpu is around the forward pass and the loss */
     Tensor *scaled = aten_binary(g, WITH_MUL, l->loss, l->scale);
+    g->offload = offload;
     backward(g, scaled, NULL);
     tensor_drop(g, scaled);
 }

@@ -259,7 +259,9 @@ for name, terms, model in (
         ("bce", loss("BCELoss"), layer("Sigmoid")), ("bce_logits", loss("BCEWithLogitsLoss"), layer("Identity")),
         ("bce_logits_weighted", loss("BCEWithLogitsLoss", pos_weight=[0.5] * 11), layer("Identity")),
         ("mse_sum", loss("MSELoss", reduction="sum"), layer("Identity"))):
-    case("loss_" + name, chain(layer("Linear", 37, 11), model), [37], 29, terms)
+    for precision in "fp32", "amp_bf16":
+        case("loss_" + name + ("" if precision == "fp32" else "_amp_bf16"), chain(layer("Linear", 37, 11), model), [37], 29, terms,
+             precision=precision)
 
 for name, options in dict(batch_first=dict(batch_first=True), time_first={}, unbiased=dict(batch_first=True, bias=False)).items():
     for precision in "fp32", "amp_bf16":
@@ -380,6 +382,7 @@ for width, depth in (61, 7), (53, 10), (47, 2):
 case("sqrt_eval", CASES["sqrt_7"].model, [61], 64, loss("MSELoss"), settings=dict(checkpoint="sqrt"), mode="eval")
 case("sqrt_images", normalised(), [3, 32, 32], 19, settings=dict(checkpoint="sqrt"))
 case("mlp_offload", mlp(), [784], 64, settings=dict(offload="all"))
+case("mlp_offload_amp_fp16", mlp(), [784], 64, precision="amp_fp16", settings=dict(offload="all"))
 case("mlp_offload_accumulate", mlp(), [784], 16, settings=dict(offload="all"), accumulate=3)
 for name in "convnet normalised lstm gru_batch_first residual layer_attention loss_mse layer_groupnorm layer_layernorm".split():
     given = CASES[name]
@@ -685,7 +688,7 @@ for name in "mlp model_GPT model_Llama_2_fp32 model_Llama_accumulate residual no
 SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 mlp_amp_fp16_disabled mlp_amp_fp16_fused_clipped mlp_fp32_scaled "
          "normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
-         "loss_bce_logits loss_bce_logits_weighted loss_cross_entropy_smoothed glu_fp32 optim_sgd_nesterov optim_adafactor "
+         "loss_bce_logits loss_l1_amp_bf16 mlp_offload_amp_fp16 loss_bce_logits_weighted loss_cross_entropy_smoothed glu_fp32 optim_sgd_nesterov optim_adafactor "
          "optim_clipped optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval "
          "model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
