@@ -125,9 +125,16 @@ static OptimForm form_of(const Settings *s) {
     return s->pytorch.foreach == SAID_FALSE ? FORM_FORLOOP : FORM_FOREACH;
 }
 
+/* model.parameters() has it at this place. t: the parameter, or its shard */
+static void give(EagerOptim *o, Tensor *t, bool leaf) {
+    o->given[o->n_given++] = t;
+    if (leaf) o->params[o->n++] = t;
+}
+
 static EagerOptim new_optimizer(Loop *l) {
     EagerOptim o = {.optimizer = &l->s->optimizer, .form = form_of(l->s)};
     o.params = scratch_new(&l->g->scratch, (size_t)l->g->net->n_params, sizeof *o.params);
+    o.given = scratch_new(&l->g->scratch, (size_t)l->g->net->n_params, sizeof *o.given);
     o.states = scratch_new(&l->g->scratch, (size_t)l->g->net->n_params, sizeof *o.states);
     return o;
 }
@@ -152,7 +159,7 @@ static void partition(Loop *l) {
         for (int k = 1; k < l->s->world; k++)
             if (elements[k] < elements[rank]) rank = k;
         elements[rank] += tensor_elements(sorted[i]);
-        if (rank == l->s->rank && sorted[i]->leaf) l->own.params[l->own.n++] = sorted[i];
+        if (rank == l->s->rank) give(&l->own, sorted[i], sorted[i]->leaf);
     }
 }
 
@@ -160,8 +167,8 @@ static void open_optimizer(Loop *l) {
     Eager *g = l->g;
     EagerOptim *o = &l->optim;
     *o = new_optimizer(l);
-    for (int i = 0; o->params && i < g->net->n_params; i++)
-        if (g->params[i]->leaf) o->params[o->n++] = g->fsdp ? fsdp_shard(g->fsdp, i) : g->params[i];
+    for (int i = 0; !g->scratch.failed && i < g->net->n_params; i++)
+        if (!g->net->params[i].buffer && !g->net->params[i].derived) give(o, g->fsdp ? fsdp_shard(g->fsdp, i) : g->params[i], g->params[i]->leaf);
     const bool divides = l->s->world > 1 && l->s->zero == 1;
     if (divides) partition(l);
     if (!g->scratch.failed) optim_open(g, divides ? &l->own : o);
@@ -209,6 +216,12 @@ static void run_forward(Loop *l) {
 /* scaler.scale(loss).backward(): the scale is made when it is first asked for. */
 static void run_backward(Loop *l) {
     Eager *g = l->g;
+    eager_where(g, NULL, NULL);
+    if (!g->scratch.failed && !tensor_requires_grad(l->loss)) {
+        eager_refuse(g, "framework = \"pytorch\": PyTorch refuses it: loss.backward() expects a loss with a graph, which ends where "
+                        "use_reentrant = true meets a checkpoint whose inputs need no gradient");
+        return;
+    }
     if (!settings_scale_loss(l->s)) {
         backward(g, l->loss, NULL);
         return;

@@ -347,6 +347,10 @@ case("mlp_eval", mlp(), [784], 64, mode="eval")
 case("mlp_amp_fp16_accumulate", mlp(), [784], 16, accumulate=3, precision="amp_fp16")
 case("mlp_amp_fp16_clipped", mlp(), [784], 16, precision="amp_fp16", optimizer=OPTIMIZERS["clipped"])
 case("mlp_amp_fp16_fused_clipped", mlp(), [784], 16, precision="amp_fp16", optimizer=OPTIMIZERS["clipped"], pytorch=dict(fused=True))
+for form, chosen in dict(foreach={}, forloop=dict(foreach=False), fused=dict(fused=True)).items():
+    case(f"mlp_frozen_adagrad_{form}", chain(replace(layer("Linear", 784, 300), frozen=True), layer("ReLU"), layer("Linear", 300, 10)), [784], 16,
+         optimizer=layer("Adagrad", lr=0.01), pytorch=chosen)
+case("mlp_checkpointed_whole", Spec("Checkpoint", children=[mlp()]), [784], 16, settings=dict(checkpoint="marked"), pytorch=dict(use_reentrant=True))
 case("mlp_amp_fp16_unscaled", mlp(), [784], 16, precision="amp_fp16", settings=dict(grad_scaler=False))
 case("mlp_amp_fp16_scaler", mlp(), [784], 16, precision="amp_fp16", settings=dict(grad_scaler=dict(init_scale=1024.0, growth_interval=3)))
 case("mlp_amp_fp16_disabled", mlp(), [784], 16, precision="amp_fp16", settings=dict(grad_scaler=dict(enabled=False)))
@@ -688,7 +692,7 @@ for name in "mlp model_GPT model_Llama_2_fp32 model_Llama_accumulate residual no
 SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 mlp_amp_fp16_disabled mlp_amp_fp16_fused_clipped mlp_fp32_scaled "
          "normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
-         "loss_bce_logits loss_l1_amp_bf16 mlp_offload_amp_fp16 loss_bce_logits_weighted loss_cross_entropy_smoothed glu_fp32 optim_sgd_nesterov optim_adafactor "
+         "loss_bce_logits loss_l1_amp_bf16 mlp_frozen_adagrad_foreach mlp_offload_amp_fp16 loss_bce_logits_weighted loss_cross_entropy_smoothed glu_fp32 optim_sgd_nesterov optim_adafactor "
          "optim_clipped optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval "
          "model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "

@@ -131,6 +131,23 @@ static void test_refused(void) {
     s.checkpoint = CHECKPOINT_NONE;
     s.optimizer.kind = OPTIM_Adam8bit;
     is_int(eager_trace(net, &s, card, 2, ESTIMATE_LIKELY, &made, &e), ERR_SCRIPT, "an optimizer of another library");
+    s.optimizer.kind = OPTIM_SGD;
+    s.checkpoint = CHECKPOINT_MARKED;
+    s.pytorch.use_reentrant = SAID_TRUE;
+    Network *whole = network("Checkpoint{Linear(3, 2)}", "MSELoss", shape2(4, 3));
+    is_int(eager_trace(whole, &s, card, 2, ESTIMATE_LIKELY, &made, &e), ERR_SCRIPT, "a loss that is outside of any graph");
+    ok(strstr(e.text, "PyTorch refuses it: loss.backward()") != NULL, "... which PyTorch refuses");
+    trace_free(&made.trace);
+    Network *odds = network("Linear(3, 2) Sigmoid", "BCELoss", shape2(4, 3));
+    s.precision = PREC_AMP_BF16;
+    is_int(eager_trace(odds, &s, card, 2, ESTIMATE_LIKELY, &made, &e), ERR_SCRIPT, "BCELoss under autocast");
+    ok(strstr(e.text, "unsafe to autocast") != NULL, "... which PyTorch refuses");
+    trace_free(&made.trace);
+    s.precision = PREC_FP32;
+    is_int(eager_trace(odds, &s, card, 2, ESTIMATE_LIKELY, &made, &e), OK, "... and without it");
+    trace_free(&made.trace);
+    network_free(odds);
+    network_free(whole);
     ok(!card_find("a100"), "a card that there is not");
     network_free(net);
 }
