@@ -208,18 +208,21 @@ for how in "always $PWD/models.py:410: torch.nn.functional.dropout drops" "layer
     python_says "$evaluated='${how%% *}'" 0 "$differs${how#* }" "evaluation that is not the script's (${how%% *})"
     [ $with_torch = 1 ] || has "$(cat evaluated.lua)" "-- $differs${how#* }" "... is told in the script, too"
 done
-for how in never outputs; do
-    python_says "$evaluated='$how'" 0 "" "evaluation that is the script's ($how)"
-    [ $with_torch = 1 ] || is "$(printf '%s\n' "$err" | grep -c 'in evaluation')" 0 "... of which nothing is told"
-    has_gradients "... has PyTorch's gradients"
-done
+python_says "$evaluated='never'" 0 "" "evaluation that is the script's"
+[ $with_torch = 1 ] || is "$(printf '%s\n' "$err" | grep -c 'in evaluation')" 0 "... of which nothing is told"
+has_gradients "... has PyTorch's gradients"
+python_says "$evaluated='outputs'" 0 "${differs}its step in PyTorch gives 1 of 2 outputs" "evaluation with fewer outputs"
+[ $with_torch = 1 ] || is "$(printf '%s\n' "$err" | grep -c 'in evaluation')" 1 "... of which nothing else is told"
+has_gradients "... has PyTorch's gradients"
+python_says "$evaluated='kept'" 0 "PyTorch keeps a value of forward in features until the next step, this script does not" "a value that a module keeps"
+has_gradients "... has PyTorch's gradients"
 python_says "models.py:Named --input 6 --check -o named.lua" 0 "" "modules whose names are words of Lua"
 has_gradients "... have PyTorch's gradients"
 odd="models.py:Odd --input 6 -o odd.lua --args how"
 python_says "$odd='lazy'" 65 "the parameter fc.weight has no shape yet" "a lazy layer"
 python_says "$odd='half'" 65 "the parameter fc.weight is torch.bfloat16: expected torch.float32" "parameters of 16 bits"
 python_says "$odd='scalar'" 69 "models.py:Odd: memtide cannot say everything that it calls:
-  $PWD/models.py:449: imported_model.Odd has a parameter scale without dimensions" "a parameter without dimensions"
+  $PWD/models.py:452: imported_model.Odd has a parameter scale without dimensions" "a parameter without dimensions"
 python_says "$odd='flat'" 69 "models.py:Odd: memtide cannot say everything that it calls:" "... and an output"
 python_says "models.py:Written --input 4" 69 "models.py:Written: memtide cannot say everything that it calls:
   $PWD/models.py:139: a value that was written to through another one" "what is written through a view"

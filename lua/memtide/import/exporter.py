@@ -32,6 +32,7 @@ says what for):
                    returns   values
                    shapes    of all values, each with the batch first as {"batch": n}
                    again     of further calls of the module the same four, of those that are other ones than the first's
+                 kept      names of attributes that hold a value of forward until the next one
                  evaluation  [[what, where], ...]: what evaluation computes and the training does not, or the other way
                  frozen    full names of parameters without a gradient (requires_grad is False)
                  constants {name: {"type": "float32" or "int64", "shape", "values"}}: tensors that depend on no input and no
@@ -748,8 +749,9 @@ def describe(model, request, construct_again):
         modules.append(one)
     shapes = [list(one.shape[1:]) for one in output]
     frozen = [name for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad]
+    kept = kept_by(model, second)
     evaluation = in_evaluation(model, request, constants, first)
-    return {"modules": modules, "outputs": shapes, "evaluation": evaluation, "model": type(model).__name__, "frozen": frozen,
+    return {"modules": modules, "outputs": shapes, "evaluation": evaluation, "kept": kept, "model": type(model).__name__, "frozen": frozen,
             "constants": {} if first.changed else constants.described}, used
 
 
@@ -770,6 +772,13 @@ def drops(call):
     return ("dropout" in call.get("op", "") or name != "p") and on and (args[place] if len(args) > place else named.get(name, otherwise)) != 0
 
 
+def kept_by(model, traced):
+    """Names of attributes that hold a value of forward when it is over"""
+    values = {id(one) for one in traced.alive}
+    return [f"{name}.{key}" if name else key for name, module in model.named_modules() for key, held in vars(module).items()
+            if key not in ("_parameters", "_buffers", "_modules") and any(id(one) in values for one in tensors_in(held, []))]
+
+
 def in_evaluation(model, request, constants, training):
     """[[what, where], ...]: what model.eval() changes that a script does not say, whose forward is that of training"""
     modes = {module: module.training for module in model.modules()}
@@ -785,7 +794,10 @@ def in_evaluation(model, request, constants, training):
     finally:
         for module, mode in modes.items():
             module.training = mode
-    fewer = traced.outputs < training.outputs  # memtide, too, leaves out what only the others hang on
+    fewer = traced.outputs < training.outputs
+    if fewer:  # memtide's own step, too, leaves out what only the others hang on
+        found.append([f"its step in PyTorch gives {traced.outputs} of {training.outputs} outputs, the one that framework = \"pytorch\" predicts "
+                      "all of them", ""])
     for module in modes:
         for one, other in zip(training.done.get(id(module)) or [], traced.done.get(id(module)) or []):
             now, before = names_of_calls(other), names_of_calls(one)

@@ -542,10 +542,10 @@ function Model:check_again(module)
   for i = #self.notes, notes + 1, -1 do self.notes[i] = nil end
 end
 
--- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes, evaluation}; evaluation: texts of what
--- the model computes in evaluation, where the script does what it does in training.
+-- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes, differs}; differs: texts of what
+-- PyTorch does and the script does not say.
 function model.read(description)
-  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, evaluation = {}, raw = {},
+  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, differs = {}, raw = {},
     called_at = {}, shape_of_parameter = {}, is_frozen = {}, constants = description.constants or {},
     constant_of_buffer = {}}, Model)
   local classes = spelling.classes()
@@ -603,8 +603,12 @@ function model.read(description)
       self:check_again(module)
     end
   end
+  for _, name in ipairs(description.kept or {}) do
+    self.differs[#self.differs + 1] = ("PyTorch keeps a value of forward in %s until the next step, this script does not"):format(name)
+  end
   for _, one in ipairs(description.evaluation or {}) do
-    self.evaluation[#self.evaluation + 1] = (one[2] ~= "" and one[2] .. ": " or "") .. one[1]
+    self.differs[#self.differs + 1] = ("in evaluation PyTorch computes something else than this script: %s%s"):format(
+      one[2] ~= "" and one[2] .. ": " or "", one[1])
   end
   return self
 end

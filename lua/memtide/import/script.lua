@@ -80,9 +80,8 @@ function script.write(description, options)
   local uses_f = body:find "F%.%l" and "local F = nn.functional\n" or ""
   local helpers = printer.uses_times(body) and TIMES .. "\n" or ""
   local head = {options.title}
-  for _, one in ipairs(read.evaluation) do
-    head[#head + 1] = "in evaluation PyTorch computes something else than this script: " .. one
-    read.notes[#read.notes + 1] = head[#head]
+  for _, one in ipairs(read.differs) do
+    head[#head + 1], read.notes[#read.notes + 1] = one, one
   end
   return ([[
 -- %s

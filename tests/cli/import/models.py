@@ -414,6 +414,9 @@ class Evaluated(nn.Module):
             x = self.drop(x)
         elif self.how == "branch":
             x = torch.relu(x) if self.training else torch.tanh(x)
+        elif self.how == "kept":
+            self.features = [torch.relu(x)]
+            x = x + self.features[0]
         elif self.how == "outputs":
             return (self.fc2(x), self.fc2(x.tanh())) if self.training else self.fc2(x)
         return self.fc2(x)
