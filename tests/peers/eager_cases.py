@@ -1,4 +1,5 @@
 """The cases of eager.py: each is one network twice, as a script for memtide and as PyTorch's modules."""
+import random
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -687,12 +688,46 @@ for name in "mlp model_GPT model_Llama_2_fp32 model_Llama_accumulate residual no
     ranks(name, "fsdp_low2", settings=dict(zero=2), pytorch=dict(param_dtype="bfloat16"))
     ranks(name, "fsdp_low3", settings=dict(zero=3), pytorch=dict(param_dtype="bfloat16", reduce_dtype="bfloat16"))
 
+# ---- one of the cases above with settings that are drawn: eager.py --mix
+
+MIXED = [name for name, one in CASES.items() if one.world == 1 and not one.known and not isinstance(one.model, Experiment)
+         and not name.startswith(("optim_", "masked_", "model_", "lora", "qlora"))]
+DRAWN = ["SGD", "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax", "Adadelta"]
+
+
+def drawn_optimizer(r):
+    kind = r.choice(DRAWN)
+    may = {"SGD": dict(momentum=0.9), "Adam": dict(amsgrad=True), "AdamW": dict(amsgrad=True), "RMSprop": dict(momentum=0.9, centered=True)}
+    may = {**may.get(kind, {}), "weight_decay": 0.01, "clip_norm": 1.0}
+    return layer(kind, lr=0.01, **{name: value for name, value in may.items() if r.random() < 0.4})
+
+
+def mixed(seed):
+    """In evaluation nothing is accumulated, and the drawn networks give only the first of several outputs."""
+    r = random.Random(seed)
+    kept = CASES[r.choice(MIXED)]
+    mode = "eval" if len(kept.loss) == 1 and r.random() < 0.15 else "train"
+    pytorch = {name: value for name, value in kept.pytorch.items() if name not in ("foreach", "fused")}
+    optimizer = drawn_optimizer(r)
+    pytorch.update(r.choice([{}, {}, dict(foreach=False), dict(fused=True) if optimizer.kind in FUSED else {}]))
+    settings = dict(kept.settings)
+    for chance, name, value in (0.3, "set_to_none", False), (0.25, "channels_last", True), (0.15, "attention", r.choice(["math", "memory_efficient", "flash"])):
+        if r.random() < chance:
+            pytorch[name] = value
+    if settings.get("checkpoint") == "marked" and r.random() < 0.5:
+        pytorch["use_reentrant"] = True
+    if "checkpoint" not in settings and r.random() < 0.1:
+        settings["offload"] = "all"
+    return replace(kept, name=f"mix_{seed}", mode=mode, pytorch=pytorch, settings=settings, optimizer=optimizer,
+                   precision=r.choice(["fp32", "amp_bf16", "amp_fp16"]), accumulate=1 if mode == "eval" else r.choice([1, 1, 2, 3]))
+
 # ---- those whose lists stand in tests/peers/eager/, for machines without PyTorch
 
 SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 mlp_amp_fp16_disabled mlp_amp_fp16_fused_clipped mlp_fp32_scaled "
          "normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
-         "loss_bce_logits loss_l1_amp_bf16 mlp_frozen_adagrad_foreach mlp_offload_amp_fp16 loss_bce_logits_weighted loss_cross_entropy_smoothed glu_fp32 optim_sgd_nesterov optim_adafactor "
+         "loss_bce_logits loss_bce_logits_weighted loss_cross_entropy_smoothed loss_l1_amp_bf16 glu_fp32 optim_sgd_nesterov optim_adafactor "
+         "mlp_frozen_adagrad_foreach mlp_offload_amp_fp16 "
          "optim_clipped optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval "
          "model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "

@@ -225,6 +225,16 @@ local FORWARD = {MultiheadAttention = {"query", "key", "value", "key_padding_mas
 local INPUTS = {MultiheadAttention = 3}
 local NO_MATTER = {need_weights = true, average_attn_weights = true} -- of what is given back beside the output
 
+-- Notes, once for each call's line, that eager PyTorch keeps the scores of a call that asks for the weights, too.
+function Model:check_weights(child, call)
+  local asks = call.named.need_weights
+  if asks == nil then asks = call.args[5] end
+  if child.kind ~= "MultiheadAttention" or asks == false or self.asks[call.where] then return end
+  self.asks[call.where] = true
+  self.differs[#self.differs + 1] = ('%s: PyTorch computes the weights of %s, too (need_weights = True), and needs more memory than framework = "pytorch" predicts')
+    :format(call.where, child.class)
+end
+
 -- The values that a layer is called with; raises where it is called with something that the layer here does not take.
 local function inputs_of_layer(child, call)
   local names, wanted, given, all = FORWARD[child.kind] or {"input"}, INPUTS[child.kind] or 1, {}, {}
@@ -250,6 +260,7 @@ function Model:call_of_child(module, call)
   local out = text(self:path_of(module, call.call), "(")
   if child.options then
     given = inputs_of_layer(child, call)
+    self:check_weights(child, call)
   end
   if child.inputs and #given ~= child.inputs then
     unsaid(("%s with %d values in place of %d (in a dict?)"):format(child.class, #given, child.inputs))
@@ -545,7 +556,7 @@ end
 -- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes, differs}; differs: texts of what
 -- PyTorch does and the script does not say.
 function model.read(description)
-  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, differs = {}, raw = {},
+  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, differs = {}, asks = {}, raw = {},
     called_at = {}, shape_of_parameter = {}, is_frozen = {}, constants = description.constants or {},
     constant_of_buffer = {}}, Model)
   local classes = spelling.classes()

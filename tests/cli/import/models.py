@@ -253,8 +253,8 @@ class Called(nn.Module):
             x, _ = self.attention(x, x, x, attn_mask=mask)
         elif self.how == "positional":
             x, _ = self.attention(x, x, x, None, False, mask)
-        elif self.how == "named":
-            x, _ = self.attention(query=x, key=2 * x, value=x, need_weights=False)
+        elif self.how in ("named", "weights"):
+            x, _ = self.attention(query=x, key=2 * x, value=x, need_weights=self.how == "weights")
         elif self.how == "stride":
             x = F.conv1d(x, self.conv.weight, self.conv.bias, padding=2, dilation=2)
         elif self.how == "conv":
