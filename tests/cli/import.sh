@@ -66,6 +66,11 @@ memtide import --description "$HERE/evaluated.json" -o evaluated.lua
 differs="in evaluation PyTorch computes something else than this script: models.py:410: torch.nn.functional.dropout drops"
 has "$status $err" "0 memtide: $differs" "a function that drops in evaluation, too, is told"
 has "$(cat evaluated.lua)" "-- $differs" "... and stands in the script"
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+    memtide import --description "$HERE/sides.json"
+    printf '%s\n' "$out" | grep '^local function' | tr '\n' ' '
+done >order
+is "$(sed 's/local function //g' order)" "$(for _ in 1 2 3 4 5 6 7 8 9 10; do printf 'B() A() Sides() '; done)" "functions stand in the same order each time"
 memtide import --description "$HERE/unknown.json"
 is "$status" 69 "what memtide cannot say is an error"
 has "$err" "models.py:65: torch.cumsum, 3 times; gives 12 numbers of each sample" "... with its line, how often, and how large it is"

@@ -33,7 +33,7 @@ says what for):
                    shapes    of all values, each with the batch first as {"batch": n}
                    again     of further calls of the module the same four, of those that are other ones than the first's
                  kept      names of attributes that hold a value of forward until the next one
-                 evaluation  [[what, where], ...]: what evaluation computes and the training does not, or the other way
+                 evaluation  [[what, where], ...]: what evaluation computes and the training does not, or the reverse
                  frozen    full names of parameters without a gradient (requires_grad is False)
                  constants {name: {"type": "float32" or "int64", "shape", "values"}}: tensors that depend on no input and no
                          parameter. What forward makes them of is not described: {"op": "constant", "constant": name} is a

@@ -37,7 +37,7 @@ function forms.text(...) return {tag = "text", ...} end
 function forms.is_layer(form) return type(form) == "table" and LAYERS[form.tag] or false end
 
 -- Keys of a table: 1, 2, ..., then names
-local function keys_of(t)
+function forms.keys_of(t)
   local keys = {}
   for key in pairs(t) do keys[#keys + 1] = key end
   table.sort(keys, function(a, b)
@@ -52,7 +52,7 @@ local function identity(form, blank)
   if blank and blank(form) then return "?" end
   if type(form) ~= "table" then return type(form):sub(1, 1) .. tostring(form) end
   local parts = {}
-  for i, key in ipairs(keys_of(form)) do
+  for i, key in ipairs(forms.keys_of(form)) do
     parts[i] = key .. "=" .. identity(form[key], not FIXED[key] and blank or nil)
   end
   return "{" .. table.concat(parts, ",") .. "}"
@@ -87,9 +87,9 @@ function forms.unify(list, parameter, hint)
   if constants then return as_parameter() end
   local function fails() return all(list, forms.is_layer) and as_parameter() or nil end
   if not all(list, function(one) return type(one) == "table" and one.tag == first.tag end) or
-    not equal(function(one) return table.concat(keys_of(one), ",") end) then return fails() end
+    not equal(function(one) return table.concat(forms.keys_of(one), ",") end) then return fails() end
   local joined = {}
-  for _, key in ipairs(keys_of(first)) do
+  for _, key in ipairs(forms.keys_of(first)) do
     local values, inner = {}, hint
     for i, one in ipairs(list) do values[i] = one[key] end
     if first.tag == "apply" and math.type(key) == "integer" then inner = {hint[1], first.names[key]}

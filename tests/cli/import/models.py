@@ -451,3 +451,26 @@ class Odd(nn.Module):
     def forward(self, x):
         x = self.fc(x)
         return x * self.scale if self.how == "scalar" else x[:, 0]
+
+
+class Sides(nn.Module):
+    """Blocks of two classes side by side"""
+
+    class A(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return x + self.fc(x)
+
+    class B(A):
+        def forward(self, x):
+            return x - self.fc(x)
+
+    def __init__(self):
+        super().__init__()
+        self.b, self.a = Sides.B(), Sides.A()
+
+    def forward(self, x):
+        return self.a(x) + self.b(x)
