@@ -66,9 +66,9 @@ static Tensor *element_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target)
     case LOSS_L1: {
         Tensor *wide = amp_wide(g, x), *apart = aten_binary(g, WITH_SUB, wide, target);
         Tensor *size = aten_act(g, aten_act_rule("Abs"), apart, false);
-        tensor_drop(g, apart);
         Tensor *y = reduced(g, l, size);
-        tensor_drop(g, wide); /* an argument of l1_loss */
+        tensor_drop(g, apart); /* of the same expression in Loss.cpp */
+        tensor_drop(g, wide);  /* an argument of l1_loss */
         return y;
     }
     case LOSS_BCE_LOGITS: {

@@ -264,6 +264,7 @@ for name, terms, model in (
         case("loss_" + name + ("" if precision == "fp32" else "_amp_bf16"), chain(layer("Linear", 37, 11), model), [37], 29, terms,
              precision=precision)
 
+case("loss_l1_eval", chain(layer("Linear", 37, 11)), [37], 29, loss("L1Loss"), mode="eval")
 for name, options in dict(batch_first=dict(batch_first=True), time_first={}, unbiased=dict(batch_first=True, bias=False)).items():
     for precision in "fp32", "amp_bf16":
         case(f"multihead_{name}_{precision}", chain(layer("Linear", 24, 24), layer("MultiheadAttention", 24, 3, **options),
@@ -726,7 +727,7 @@ def mixed(seed):
 SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 mlp_amp_fp16_disabled mlp_amp_fp16_fused_clipped mlp_fp32_scaled "
          "normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
-         "loss_bce_logits loss_bce_logits_weighted loss_cross_entropy_smoothed loss_l1_amp_bf16 glu_fp32 optim_sgd_nesterov optim_adafactor "
+         "loss_bce_logits loss_bce_logits_weighted loss_cross_entropy_smoothed loss_l1_amp_bf16 loss_l1_eval glu_fp32 optim_sgd_nesterov optim_adafactor "
          "mlp_frozen_adagrad_foreach mlp_offload_amp_fp16 "
          "optim_clipped optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval "
          "model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
