@@ -64,9 +64,12 @@ static Tensor *element_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target)
     switch ((LossFn)l->kind->which) {
     case LOSS_IDENTITY: return reduced(g, l, tensor_ref(x));
     case LOSS_L1: {
-        Tensor *apart = aten_binary(g, WITH_SUB, x, target), *size = aten_act(g, aten_act_rule("Abs"), apart, false);
-        tensor_drop(g, apart);
-        return reduced(g, l, size);
+        Tensor *wide = amp_wide(g, x), *apart = aten_binary(g, WITH_SUB, wide, target);
+        Tensor *size = aten_act(g, aten_act_rule("Abs"), apart, false);
+        Tensor *y = reduced(g, l, size);
+        tensor_drop(g, apart); /* of the same expression in Loss.cpp */
+        tensor_drop(g, wide);  /* an argument of l1_loss */
+        return y;
     }
     case LOSS_BCE_LOGITS: {
         const bool one = options_float(&l->options, "pos_weight") != 1;
@@ -77,7 +80,10 @@ static Tensor *element_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target)
         tensor_drop(g, pos);
         return y;
     }
-    default: return aten_pair_loss(g, layer_kind(l), x, target);
+    default:
+        if (l->kind->which == LOSS_BCE && g->autocast) /* ATen/autocast_mode.cpp (binary_cross_entropy_banned) */
+            eager_refuse(g, "framework = \"pytorch\": PyTorch refuses it: torch.nn.BCELoss is unsafe to autocast: expected BCEWithLogitsLoss");
+        return aten_pair_loss(g, layer_kind(l), x, target);
     }
 }
 

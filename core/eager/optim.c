@@ -120,9 +120,12 @@ static void make_bnb_states(Eager *g, EagerOptim *s) {
 void optim_open(Eager *g, EagerOptim *s) {
     const Category before = g->category;
     g->category = CAT_OPTIMIZER;
-    for (int i = 0; i < s->n && rule_of(s) == OP_adagrad; i++) {
-        if (s->form == FORM_FUSED) s->states[i][1] = aten_random(g, "aten::tensor", (Size){0, {0}}, T_FLOAT);
-        s->states[i][0] = like(g, "aten::full_like", s->params[i]);
+    for (int k = 0, i = 0; k < s->n_given && rule_of(s) == OP_adagrad; k++) {
+        Tensor *steps = s->form == FORM_FUSED ? aten_random(g, "aten::tensor", (Size){0, {0}}, T_FLOAT) : NULL;
+        Tensor *sum = like(g, "aten::full_like", s->given[k]);
+        if (i == s->n || s->given[k] != s->params[i]) continue; /* a frozen one's stay as they are until the end */
+        s->states[i][0] = sum;
+        s->states[i++][1] = steps;
     }
     g->category = before;
 }

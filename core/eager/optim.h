@@ -14,7 +14,8 @@ typedef struct EagerOptim {
     const Optimizer *optimizer;
     OptimForm form;
     Tensor **params;            /* those with a gradient, in model.parameters()' order; lent */
-    int n;
+    Tensor **given;             /* all that the constructor gets: the frozen ones, too */
+    int n, n_given;
     Tensor *(*states)[EAGER_STATES]; /* by parameter: references */
     Tensor *maps[2];            /* bitsandbytes': what the codes of each state stand for, or NULL */
     int made;                   /* steps */

@@ -22,6 +22,10 @@ typedef struct Loop {
     const PrecisionInfo *precision;
     Size target;
     ScalarType input_type[LAYER_IN], target_type;
+    int steps;                      /* of the trace */
+    bool too_long;                  /* ... which would fill the host's memory with so many: */
+    double gigabytes;
+    int most;                       /* micro-batches that it has room for */
 } Loop;
 
 static Module *const modules[] = {
@@ -121,9 +125,16 @@ static OptimForm form_of(const Settings *s) {
     return s->pytorch.foreach == SAID_FALSE ? FORM_FORLOOP : FORM_FOREACH;
 }
 
+/* model.parameters() has it at this place. t: the parameter, or its shard */
+static void give(EagerOptim *o, Tensor *t, bool leaf) {
+    o->given[o->n_given++] = t;
+    if (leaf) o->params[o->n++] = t;
+}
+
 static EagerOptim new_optimizer(Loop *l) {
     EagerOptim o = {.optimizer = &l->s->optimizer, .form = form_of(l->s)};
     o.params = scratch_new(&l->g->scratch, (size_t)l->g->net->n_params, sizeof *o.params);
+    o.given = scratch_new(&l->g->scratch, (size_t)l->g->net->n_params, sizeof *o.given);
     o.states = scratch_new(&l->g->scratch, (size_t)l->g->net->n_params, sizeof *o.states);
     return o;
 }
@@ -148,7 +159,7 @@ static void partition(Loop *l) {
         for (int k = 1; k < l->s->world; k++)
             if (elements[k] < elements[rank]) rank = k;
         elements[rank] += tensor_elements(sorted[i]);
-        if (rank == l->s->rank && sorted[i]->leaf) l->own.params[l->own.n++] = sorted[i];
+        if (rank == l->s->rank) give(&l->own, sorted[i], sorted[i]->leaf);
     }
 }
 
@@ -156,8 +167,8 @@ static void open_optimizer(Loop *l) {
     Eager *g = l->g;
     EagerOptim *o = &l->optim;
     *o = new_optimizer(l);
-    for (int i = 0; o->params && i < g->net->n_params; i++)
-        if (g->params[i]->leaf) o->params[o->n++] = g->fsdp ? fsdp_shard(g->fsdp, i) : g->params[i];
+    for (int i = 0; !g->scratch.failed && i < g->net->n_params; i++)
+        if (!g->net->params[i].buffer && !g->net->params[i].derived) give(o, g->fsdp ? fsdp_shard(g->fsdp, i) : g->params[i], g->params[i]->leaf);
     const bool divides = l->s->world > 1 && l->s->zero == 1;
     if (divides) partition(l);
     if (!g->scratch.failed) optim_open(g, divides ? &l->own : o);
@@ -205,6 +216,12 @@ static void run_forward(Loop *l) {
 /* scaler.scale(loss).backward(): the scale is made when it is first asked for. */
 static void run_backward(Loop *l) {
     Eager *g = l->g;
+    eager_where(g, NULL, NULL);
+    if (!g->scratch.failed && !tensor_requires_grad(l->loss)) {
+        eager_refuse(g, "framework = \"pytorch\": PyTorch refuses it: loss.backward() expects a loss with a graph, which ends where "
+                        "use_reentrant = true meets a checkpoint whose inputs need no gradient");
+        return;
+    }
     if (!settings_scale_loss(l->s)) {
         backward(g, l->loss, NULL);
         return;
@@ -213,7 +230,10 @@ static void run_backward(Loop *l) {
     if (!l->scale) l->scale = aten_random(g, "aten::full", (Size){0, {0}}, T_FLOAT);
     if (!l->growth_tracker) l->growth_tracker = aten_random(g, "aten::full", (Size){0, {0}}, T_INT);
     g->category = CAT_OTHER;
+    const bool offload = g->offload;
+    g->offload = false; /* save_on_cpu is around the forward pass and the loss */
     Tensor *scaled = aten_binary(g, WITH_MUL, l->loss, l->scale);
+    g->offload = offload;
     backward(g, scaled, NULL);
     tensor_drop(g, scaled);
 }
@@ -256,7 +276,7 @@ static void run_optimizer(Loop *l) {
     if (clips) optim_clip(g, &l->optim);
     if (found && l->optim.form == FORM_FUSED) {
         sum = aten_random(g, "aten::add", (Size){0, {0}}, T_FLOAT);
-        scaled = aten_random(g, "aten::mul", (Size){0, {0}}, T_FLOAT);
+        if (itself) scaled = aten_random(g, "aten::mul", (Size){0, {0}}, T_FLOAT); /* else grad_scale is None */
     }
     optim_run(g, l->own.params ? &l->own : &l->optim);
     tensor_drop(g, scaled);
@@ -273,11 +293,25 @@ static void zero_grad(Loop *l) {
     for (int i = 0; i < l->optim.n; i++) tensor_set(l->g, &l->optim.params[i]->grad, NULL);
 }
 
+/* A trace has every micro-batch of every step: after two of them it is known how many tensors that will be, and one that would fill the
+ * host's memory is not begun. Returns whether it has the room. */
+static bool has_room(Loop *l, int before) {
+    enum { MOST = 1 << 24, BYTES = 900 }; /* tensors; what one takes of the host's memory with its nodes, until all steps are over */
+    const Trace *t = l->g->trace;
+    const double each = t->n_tensors - before, all = each * l->s->accumulate * l->steps;
+    if (all <= MOST) return true;
+    l->too_long = true;
+    l->gigabytes = all * BYTES / 1e9;
+    l->most = (int)(MOST / each / l->steps);
+    return false;
+}
+
 static void run_step(Loop *l) {
     Eager *g = l->g;
     const bool training = !l->s->eval;
     g->work = (Work){0, 0, 0};
     for (int part = 0; part < l->s->accumulate && !g->scratch.failed; part++) {
+        const int before = g->trace->n_tensors;
         eager_where(g, NULL, NULL);
         g->category = CAT_INPUT;
         for (int k = 0; k < g->net->n_inputs; k++)
@@ -290,6 +324,7 @@ static void run_step(Loop *l) {
         if (training) run_backward(l);
         if (g->ddp) ddp_backward_ends(g, g->ddp);
         if (l->s->pytorch.drops_loss) tensor_set(g, &l->loss, NULL);
+        if (part == 1 && !has_room(l, before)) return;
     }
     if (training && !g->scratch.failed) run_optimizer(l);
     if (l->s->pytorch.step_function == SAID_TRUE) {
@@ -426,7 +461,7 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
     Storage nothing = {1 << 30, -1, 0};
     Tensor unnamed = {.storage = &nothing, .refs = 1 << 30, .size = {TENSOR_RANK, {1, 1, 1, 1, 1, 1}}};
     Eager g = {.trace = trace, .net = net, .card = card, .estimate = {which, false}, .call = -1, .unnamed = &unnamed, .modules = modules};
-    Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision)};
+    Loop l = {.g = &g, .s = s, .precision = precision_info(s->precision), .steps = steps};
     char text[32];
     int code = check(net, s, e);
     if (code) return code;
@@ -452,13 +487,16 @@ int eager_trace(const Network *net, const Settings *s, const Card *card, int ste
         else if (s->world > 1 && !s->eval) g.ddp = ddp_new(&g, s);
         if (!s->eval) open_optimizer(&l);
     }
-    for (int step = 1; step <= steps && !g.scratch.failed && !g.refused && !trace->failed; step++) {
+    for (int step = 1; step <= steps && !g.scratch.failed && !g.refused && !trace->failed && !l.too_long; step++) {
         snprintf(text, sizeof text, "step %d", step);
         trace_mark(trace, trace_text(trace, text));
         run_step(&l);
     }
     if (g.refused)
         code = layer_error(g.refused, e, "%s", g.why);
+    else if (l.too_long)
+        code = err_set(e, ERR_SCRIPT, "framework = \"pytorch\": expected accumulate of at most %d, found %d: each allocation of each "
+                       "micro-batch is predicted, which would take about %.0f GB of the host's memory", l.most, s->accumulate, l.gigabytes);
     const bool failed = g.scratch.failed || trace->failed || trace->scratch.failed;
     scratch_release(&g.scratch, NULL);
     if (code) return code;

@@ -38,6 +38,10 @@ static bool pytorch_may(const Engine *engine) {
     return !(engine->notes & 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS);
 }
 
+static int no_engine(const char *card, Err *e) {
+    return err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine for this convolution on %s", card);
+}
+
 /* As ATen/native/cudnn/Conv_v8.cpp: the quick ranking, then the engines that work. */
 static int ask(CudaDevice *c, const Graph *g, bool all, ConvAnswer *out, Err *e) {
     static const int rankings[] = {0, ENGINE_RANKINGS - 1};
@@ -56,7 +60,7 @@ static int ask(CudaDevice *c, const Graph *g, bool all, ConvAnswer *out, Err *e)
             engines_free(&list);
             if (code) return code;
         }
-    return found ? OK : err_set(e, ERR_UNSUPPORTED, "cuDNN has no engine for this convolution on %s", c->model.name);
+    return found ? OK : no_engine(c->model.name, e);
 }
 
 static int plan(const PlanCard *card, const ConvQuery *q, bool all, ConvAnswer *out, Err *e) {
@@ -76,25 +80,28 @@ static int plan(const PlanCard *card, const ConvQuery *q, bool all, ConvAnswer *
     return code;
 }
 
-/* An answer takes up to a millisecond, all of them more than ten, and a step asks the same in each of its passes: what
- * was answered is kept, one answer for each hash. */
+/* An answer takes up to a millisecond, all of them more than ten, and that there is none takes as long. A step asks the same in each of
+ * its passes, a search for the largest batch in each of its variants: what was answered is kept, one answer for each hash, and also that
+ * cuDNN has no engine (`none`). Any other failure may pass. */
 int memtide_plan_conv(const PlanCard *card, const ConvQuery *q, bool all, ConvAnswer *out, Err *e) {
     enum { ANSWERS = 1024 };
-    static struct { PlanCard card; ConvQuery q; bool known, all; ConvAnswer found; } answers[ANSWERS];
+    static struct { PlanCard card; ConvQuery q; bool known, all, none; ConvAnswer found; } answers[ANSWERS];
     const uint64_t hash = hash_bytes(hash_bytes(HASH_START, card, sizeof *card), q, sizeof *q);
     const size_t at = (size_t)(hash % ANSWERS);
-    if (answers[at].known && (answers[at].all || !all) && !memcmp(&answers[at].q, q, sizeof *q) &&
-        !memcmp(&answers[at].card, card, sizeof *card)) {
+    const bool known = answers[at].known && !memcmp(&answers[at].q, q, sizeof *q) && !memcmp(&answers[at].card, card, sizeof *card);
+    if (known && answers[at].none) return no_engine(card->name, e);
+    if (known && (answers[at].all || !all)) {
         *out = answers[at].found;
         if (!all) out->most = out->first;
         return OK;
     }
     int code = plan(card, q, all, out, e);
-    if (code) return code;
+    if (code && code != ERR_UNSUPPORTED) return code;
     answers[at].card = *card;
     answers[at].q = *q;
     answers[at].known = true;
     answers[at].all = all;
-    answers[at].found = *out;
-    return OK;
+    answers[at].none = code;
+    if (!code) answers[at].found = *out;
+    return code;
 }

@@ -58,6 +58,19 @@ has "$status $err" "69 memtide: $HERE/masked.json: memtide cannot say everything
   models.py:253: torch.nn.MultiheadAttention called with attn_mask, once" "... and a mask that a layer is called with"
 memtide import --description "$HERE/shuffled.json" -o shuffled.lua
 has "$status $(cat shuffled.lua)" "x = x:channel_shuffle(3)" "groups of channels that change places are shuffled as nn.ChannelShuffle does"
+memtide import --description "$HERE/flagged.json"
+has "$status $err" "69 memtide: $HERE/flagged.json: memtide cannot say everything that it calls:
+  models.py:316: imported_model.Recalled.Part, which computes something else when it is called again, once" \
+    "a module that computes something else when it is called again"
+memtide import --description "$HERE/evaluated.json" -o evaluated.lua
+differs="in evaluation PyTorch computes something else than this script: models.py:410: torch.nn.functional.dropout drops"
+has "$status $err" "0 memtide: $differs" "a function that drops in evaluation, too, is told"
+has "$(cat evaluated.lua)" "-- $differs" "... and stands in the script"
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+    memtide import --description "$HERE/sides.json"
+    printf '%s\n' "$out" | grep '^local function' | tr '\n' ' '
+done >order
+is "$(sed 's/local function //g' order)" "$(for _ in 1 2 3 4 5 6 7 8 9 10; do printf 'B() A() Sides() '; done)" "functions stand in the same order each time"
 memtide import --description "$HERE/unknown.json"
 is "$status" 69 "what memtide cannot say is an error"
 has "$err" "models.py:65: torch.cumsum, 3 times; gives 12 numbers of each sample" "... with its line, how often, and how large it is"
@@ -149,6 +162,9 @@ python_says "$called='mask'" ${says%% *} "${says#* }:253: torch.nn.MultiheadAtte
 python_says "$called='positional'" ${says%% *} "${says#* }:255: torch.nn.MultiheadAttention called with attn_mask, once" "... that stands after other arguments, on no device"
 python_says "$called='named'" 0 "" "attention that is called by names"
 has_gradients "... has PyTorch's gradients"
+[ $with_torch = 1 ] || is "$(printf '%s\n' "$err" | grep -c 'needs more memory')" 0 "... without weights, of which nothing is told"
+python_says "$called='weights'" 0 "" "... and with weights"
+[ $with_torch = 1 ] || has "$err" "models.py:257: PyTorch computes the weights of torch.nn.MultiheadAttention, too (need_weights = True)" "... which is told"
 python_says "$called='conv'" 0 "" "a convolution's weight in a function that does the same"
 has_gradients "... has PyTorch's gradients"
 python_says "$called='stride'" ${says%% *} "${says#* }:259: torch.nn.functional.conv1d: with parameters of no layer that does the same, once" "... with another dilation"
@@ -168,6 +184,54 @@ has_gradients "... has PyTorch's gradients"
 [ $with_torch = 1 ] || has "$(cat resized.lua)" "loss = nn.MSELoss()" "... whose one number is no class"
 python_says "$resized size=5,antialias=True" 69 "models.py:Resized: memtide cannot say everything that it calls:
   $PWD/models.py:303: torch.nn.functional.interpolate: Upsample: antialias = true, once" "... without aliases"
+recalled="models.py:Recalled --input 4,6 --check -o recalled.lua --args how"
+says="69 models.py:Recalled: memtide cannot say everything that it calls:
+  $PWD/models.py"
+python_says "$recalled='flag'" ${says%% *} "${says#* }:316: imported_model.Recalled.Part, which computes something else when it is called again, once" \
+    "a module that computes something else when it is called again"
+python_says "$recalled='sizes'" 0 "" "... that is given another size"
+has_gradients "... has PyTorch's gradients"
+python_says "$recalled='names'" 0 "" "... whose arguments have names in another order than its forward"
+has_gradients "... has PyTorch's gradients"
+for how in layer function child part; do
+    python_says "models.py:InPlace --input 6 --args how='$how'" 69 "models.py:InPlace: memtide cannot say everything that it calls:
+  $PWD/models.py:3" "what is written in place, and read under another name ($how)"
+    [ $with_torch = 1 ] || has "$err" "a value that was written to through another one, or by a child,, once" "... is named"
+done
+python_says "models.py:InPlace --input 6 --check -o inplace.lua --args how='result'" 0 "" "... or under its own"
+has_gradients "... has PyTorch's gradients"
+hooked="models.py:Hooked --input 6 --args how"
+python_says "$hooked='parameter'" 65 "the parameter fc1.weight has a hook (register_hook), which is not imported: expected the model without it (\
+$PWD/models.py:" "a parameter's hook"
+python_says "$hooked='accumulated'" 65 "the parameter fc1.weight has a hook (register_post_accumulate_grad_hook)" "... after its gradient is there"
+python_says "$hooked='module'" 65 "the module fc1 (torch.nn.Linear) has a hook (register_full_backward_hook)" "a module's hook"
+python_says "$hooked='before'" 65 "the module fc1 (torch.nn.Linear) has a hook (register_full_backward_pre_hook)" "... before its gradient"
+python_says "$hooked='value'" 65 "torch.Tensor.register_hook: hooks are not imported" "a value's hook"
+python_says "$hooked='kept'" 65 "torch.Tensor.retain_grad: hooks are not imported" "a value that keeps its gradient"
+python_says "$hooked='late'" 65 "torch.Tensor.register_hook: hooks are not imported" "... of a parameter that forward registers"
+differs="in evaluation PyTorch computes something else than this script: "
+evaluated="models.py:Evaluated --input 6 --check -o evaluated.lua --args how"
+for how in "always $PWD/models.py:410: torch.nn.functional.dropout drops" "layer the module drop (torch.nn.Dropout) is as in training" \
+    "branch $PWD/models.py:416: imported_model.Evaluated makes other calls"; do
+    python_says "$evaluated='${how%% *}'" 0 "$differs${how#* }" "evaluation that is not the script's (${how%% *})"
+    [ $with_torch = 1 ] || has "$(cat evaluated.lua)" "-- $differs${how#* }" "... is told in the script, too"
+done
+python_says "$evaluated='never'" 0 "" "evaluation that is the script's"
+[ $with_torch = 1 ] || is "$(printf '%s\n' "$err" | grep -c 'in evaluation')" 0 "... of which nothing is told"
+has_gradients "... has PyTorch's gradients"
+python_says "$evaluated='outputs'" 0 "${differs}its step in PyTorch gives 1 of 2 outputs" "evaluation with fewer outputs"
+[ $with_torch = 1 ] || is "$(printf '%s\n' "$err" | grep -c 'in evaluation')" 1 "... of which nothing else is told"
+has_gradients "... has PyTorch's gradients"
+python_says "$evaluated='kept'" 0 "PyTorch keeps a value of forward in features until the next step, this script does not" "a value that a module keeps"
+has_gradients "... has PyTorch's gradients"
+python_says "models.py:Named --input 6 --check -o named.lua" 0 "" "modules whose names are words of Lua"
+has_gradients "... have PyTorch's gradients"
+odd="models.py:Odd --input 6 -o odd.lua --args how"
+python_says "$odd='lazy'" 65 "the parameter fc.weight has no shape yet" "a lazy layer"
+python_says "$odd='half'" 65 "the parameter fc.weight is torch.bfloat16: expected torch.float32" "parameters of 16 bits"
+python_says "$odd='scalar'" 69 "models.py:Odd: memtide cannot say everything that it calls:
+  $PWD/models.py:452: imported_model.Odd has a parameter scale without dimensions" "a parameter without dimensions"
+python_says "$odd='flat'" 69 "models.py:Odd: memtide cannot say everything that it calls:" "... and an output"
 python_says "models.py:Written --input 4" 69 "models.py:Written: memtide cannot say everything that it calls:
   $PWD/models.py:139: a value that was written to through another one" "what is written through a view"
 python_says "models.py:Branch --input 4" 65 "forward asks for a tensor's numbers (a branch on data?)" "a branch on data"

@@ -1,7 +1,7 @@
 """Steps of eager PyTorch beside memtide's prediction of them (make peer-eager):
 
     FAKEGPU=build/fakegpu.so python3 tests/peers/eager.py --memtide build/memtide [--only NAME,NAME] [--list] [--write DIR]
-        [--table] [--flops]
+        [--table] [--flops] [--mix FIRST,COUNT]
 
 Each case is one network in both. PyTorch's side runs on fakegpu.cpp's device: setup (model.to(device), the optimizer is
 made), then three steps, each of them
@@ -21,7 +21,8 @@ been moved, and this is the first rank (ranks.py); all micro-batches but the las
 memtide's side is `memtide dump SCRIPT --set framework=pytorch`, as that version of PyTorch. Between marks both must allocate
 the same sizes in the same order and free the same tensors between two allocations, and the last step must have the same
 peak. With --flops the operations of a step are compared instead, of products, convolutions and attention, with what
-torch.utils.flop_counter counts while the case runs."""
+torch.utils.flop_counter counts while the case runs. --mix takes cases with settings that are drawn: optimizer and its form, precision,
+accumulation, memory format, kernels of attention, offloading; mix_17 is always the same."""
 import argparse
 import contextlib
 import gc
@@ -41,7 +42,7 @@ from torch.utils.checkpoint import checkpoint_sequential
 
 import fakegpu
 import ranks
-from eager_cases import CASES, SHORT, SHORT_OLDER, Experiment
+from eager_cases import CASES, SHORT, SHORT_OLDER, Experiment, mixed
 
 BLOCK = 512
 VERSION, NEWEST = ".".join(torch.__version__.split(".")[:2]), "2.15"  # core/eager/versions.def
@@ -539,7 +540,13 @@ def main():
     parser.add_argument("--short", help="folder for the short forms that tests/lua/t_eager.lua reads: tests/peers/eager")
     parser.add_argument("--table", action="store_true", help="at the end the table of docs/pytorch.md")
     parser.add_argument("--flops", action="store_true", help="compares operations in place of allocations")
+    parser.add_argument("--mix", help="FIRST,COUNT: cases with settings that are drawn")
     args = parser.parse_args()
+    if args.mix:
+        first, count = map(int, args.mix.split(","))
+        drawn = {f"mix_{seed}": mixed(seed) for seed in range(first, first + count)}
+        CASES.clear()
+        CASES.update(drawn)
     short = SHORT if VERSION == NEWEST else SHORT_OLDER
     names = [*short] if args.short and not args.only else list(CASES)
     if args.only:

@@ -1,4 +1,5 @@
 """The cases of eager.py: each is one network twice, as a script for memtide and as PyTorch's modules."""
+import random
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -259,8 +260,11 @@ for name, terms, model in (
         ("bce", loss("BCELoss"), layer("Sigmoid")), ("bce_logits", loss("BCEWithLogitsLoss"), layer("Identity")),
         ("bce_logits_weighted", loss("BCEWithLogitsLoss", pos_weight=[0.5] * 11), layer("Identity")),
         ("mse_sum", loss("MSELoss", reduction="sum"), layer("Identity"))):
-    case("loss_" + name, chain(layer("Linear", 37, 11), model), [37], 29, terms)
+    for precision in "fp32", "amp_bf16":
+        case("loss_" + name + ("" if precision == "fp32" else "_amp_bf16"), chain(layer("Linear", 37, 11), model), [37], 29, terms,
+             precision=precision)
 
+case("loss_l1_eval", chain(layer("Linear", 37, 11)), [37], 29, loss("L1Loss"), mode="eval")
 for name, options in dict(batch_first=dict(batch_first=True), time_first={}, unbiased=dict(batch_first=True, bias=False)).items():
     for precision in "fp32", "amp_bf16":
         case(f"multihead_{name}_{precision}", chain(layer("Linear", 24, 24), layer("MultiheadAttention", 24, 3, **options),
@@ -344,6 +348,11 @@ case("mlp_accumulate", mlp(), [784], 16, accumulate=4)
 case("mlp_eval", mlp(), [784], 64, mode="eval")
 case("mlp_amp_fp16_accumulate", mlp(), [784], 16, accumulate=3, precision="amp_fp16")
 case("mlp_amp_fp16_clipped", mlp(), [784], 16, precision="amp_fp16", optimizer=OPTIMIZERS["clipped"])
+case("mlp_amp_fp16_fused_clipped", mlp(), [784], 16, precision="amp_fp16", optimizer=OPTIMIZERS["clipped"], pytorch=dict(fused=True))
+for form, chosen in dict(foreach={}, forloop=dict(foreach=False), fused=dict(fused=True)).items():
+    case(f"mlp_frozen_adagrad_{form}", chain(replace(layer("Linear", 784, 300), frozen=True), layer("ReLU"), layer("Linear", 300, 10)), [784], 16,
+         optimizer=layer("Adagrad", lr=0.01), pytorch=chosen)
+case("mlp_checkpointed_whole", Spec("Checkpoint", children=[mlp()]), [784], 16, settings=dict(checkpoint="marked"), pytorch=dict(use_reentrant=True))
 case("mlp_amp_fp16_unscaled", mlp(), [784], 16, precision="amp_fp16", settings=dict(grad_scaler=False))
 case("mlp_amp_fp16_scaler", mlp(), [784], 16, precision="amp_fp16", settings=dict(grad_scaler=dict(init_scale=1024.0, growth_interval=3)))
 case("mlp_amp_fp16_disabled", mlp(), [784], 16, precision="amp_fp16", settings=dict(grad_scaler=dict(enabled=False)))
@@ -379,6 +388,7 @@ for width, depth in (61, 7), (53, 10), (47, 2):
 case("sqrt_eval", CASES["sqrt_7"].model, [61], 64, loss("MSELoss"), settings=dict(checkpoint="sqrt"), mode="eval")
 case("sqrt_images", normalised(), [3, 32, 32], 19, settings=dict(checkpoint="sqrt"))
 case("mlp_offload", mlp(), [784], 64, settings=dict(offload="all"))
+case("mlp_offload_amp_fp16", mlp(), [784], 64, precision="amp_fp16", settings=dict(offload="all"))
 case("mlp_offload_accumulate", mlp(), [784], 16, settings=dict(offload="all"), accumulate=3)
 for name in "convnet normalised lstm gru_batch_first residual layer_attention loss_mse layer_groupnorm layer_layernorm".split():
     given = CASES[name]
@@ -679,12 +689,46 @@ for name in "mlp model_GPT model_Llama_2_fp32 model_Llama_accumulate residual no
     ranks(name, "fsdp_low2", settings=dict(zero=2), pytorch=dict(param_dtype="bfloat16"))
     ranks(name, "fsdp_low3", settings=dict(zero=3), pytorch=dict(param_dtype="bfloat16", reduce_dtype="bfloat16"))
 
+# ---- one of the cases above with settings that are drawn: eager.py --mix
+
+MIXED = [name for name, one in CASES.items() if one.world == 1 and not one.known and not isinstance(one.model, Experiment)
+         and not name.startswith(("optim_", "masked_", "model_", "lora", "qlora"))]
+DRAWN = ["SGD", "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax", "Adadelta"]
+
+
+def drawn_optimizer(r):
+    kind = r.choice(DRAWN)
+    may = {"SGD": dict(momentum=0.9), "Adam": dict(amsgrad=True), "AdamW": dict(amsgrad=True), "RMSprop": dict(momentum=0.9, centered=True)}
+    may = {**may.get(kind, {}), "weight_decay": 0.01, "clip_norm": 1.0}
+    return layer(kind, lr=0.01, **{name: value for name, value in may.items() if r.random() < 0.4})
+
+
+def mixed(seed):
+    """In evaluation nothing is accumulated, and the drawn networks give only the first of several outputs."""
+    r = random.Random(seed)
+    kept = CASES[r.choice(MIXED)]
+    mode = "eval" if len(kept.loss) == 1 and r.random() < 0.15 else "train"
+    pytorch = {name: value for name, value in kept.pytorch.items() if name not in ("foreach", "fused")}
+    optimizer = drawn_optimizer(r)
+    pytorch.update(r.choice([{}, {}, dict(foreach=False), dict(fused=True) if optimizer.kind in FUSED else {}]))
+    settings = dict(kept.settings)
+    for chance, name, value in (0.3, "set_to_none", False), (0.25, "channels_last", True), (0.15, "attention", r.choice(["math", "memory_efficient", "flash"])):
+        if r.random() < chance:
+            pytorch[name] = value
+    if settings.get("checkpoint") == "marked" and r.random() < 0.5:
+        pytorch["use_reentrant"] = True
+    if "checkpoint" not in settings and r.random() < 0.1:
+        settings["offload"] = "all"
+    return replace(kept, name=f"mix_{seed}", mode=mode, pytorch=pytorch, settings=settings, optimizer=optimizer,
+                   precision=r.choice(["fp32", "amp_bf16", "amp_fp16"]), accumulate=1 if mode == "eval" else r.choice([1, 1, 2, 3]))
+
 # ---- those whose lists stand in tests/peers/eager/, for machines without PyTorch
 
-SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 mlp_amp_fp16_disabled mlp_fp32_scaled "
+SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 mlp_amp_fp16_disabled mlp_amp_fp16_fused_clipped mlp_fp32_scaled "
          "normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
-         "loss_bce_logits loss_bce_logits_weighted loss_cross_entropy_smoothed glu_fp32 optim_sgd_nesterov optim_adafactor "
+         "loss_bce_logits loss_bce_logits_weighted loss_cross_entropy_smoothed loss_l1_amp_bf16 loss_l1_eval glu_fp32 optim_sgd_nesterov optim_adafactor "
+         "mlp_frozen_adagrad_foreach mlp_offload_amp_fp16 "
          "optim_clipped optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval "
          "model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "

@@ -773,12 +773,16 @@ namespace at::autocast {
 #define WIDE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
 #define WIDE_TYPE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32_set_opt_dtype)
 #define PROMOTE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, promote)
+static Tensor binary_cross_entropy_banned(const Tensor &, const Tensor &, const std::optional<Tensor> &, int64_t) {
+    TORCH_CHECK(false, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.");
+}
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
     AT_FORALL_LOWER_PRECISION_FP(LOW)
     AT_FORALL_FP32(WIDE)
     AT_FORALL_FP32_SET_OPT_DTYPE(WIDE_TYPE)
     AT_FORALL_PROMOTE(PROMOTE)
+    m.impl("binary_cross_entropy", &binary_cross_entropy_banned);
 }
 }
 

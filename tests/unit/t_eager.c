@@ -45,6 +45,32 @@ static void test_linear(void) {
     network_free(net);
 }
 
+/* A trace that would fill the host's memory is refused after two micro-batches; the most that the message offers is made. (RAdam and
+ * others have more steps, evaluation has fewer.) */
+static void test_too_long(void) {
+    Network *net = network("Linear(3, 2)", "MSELoss", shape2(4, 3));
+    Settings s = settings_default();
+    EagerStep made = {.estimated = false};
+    Err e = {0, ""};
+    s.optimizer.kind = OPTIM_SGD;
+    s.accumulate = 1 << 20;
+    is_int(eager_trace(net, &s, card_find("a100-80gb"), 4, ESTIMATE_LIKELY, &made, &e), ERR_SCRIPT, "2^20 micro-batches are refused");
+    is_str(e.text, "framework = \"pytorch\": expected accumulate of at most 381300, found 1048576: each allocation of each micro-batch "
+           "is predicted, which would take about 42 GB of the host's memory", "... with what they would take");
+    ok(made.trace.n_tensors < 100, "... before they are made");
+    trace_free(&made.trace);
+    s.accumulate = 1000;
+    is_int(eager_trace(net, &s, card_find("a100-80gb"), 4, ESTIMATE_LIKELY, &made, &e), OK, "1000 are made");
+    const int thousand = made.trace.n_tensors;
+    trace_free(&made.trace);
+    s.accumulate = 1001;
+    is_int(eager_trace(net, &s, card_find("a100-80gb"), 4, ESTIMATE_LIKELY, &made, &e), OK, "... and one more");
+    is_int(381300LL * (made.trace.n_tensors - thousand) <= 1 << 24, 1, "so many of them are no more than a trace may have");
+    is_int(381301LL * (made.trace.n_tensors - thousand) > 1 << 24, 1, "... and one more would be");
+    trace_free(&made.trace);
+    network_free(net);
+}
+
 /* A step of layers with MSELoss and SGD on an A100. */
 static Work work_of(const char *layers, Shape input, Precision precision) {
     Network *net = network(layers, "MSELoss", input);
@@ -105,6 +131,23 @@ static void test_refused(void) {
     s.checkpoint = CHECKPOINT_NONE;
     s.optimizer.kind = OPTIM_Adam8bit;
     is_int(eager_trace(net, &s, card, 2, ESTIMATE_LIKELY, &made, &e), ERR_SCRIPT, "an optimizer of another library");
+    s.optimizer.kind = OPTIM_SGD;
+    s.checkpoint = CHECKPOINT_MARKED;
+    s.pytorch.use_reentrant = SAID_TRUE;
+    Network *whole = network("Checkpoint{Linear(3, 2)}", "MSELoss", shape2(4, 3));
+    is_int(eager_trace(whole, &s, card, 2, ESTIMATE_LIKELY, &made, &e), ERR_SCRIPT, "a loss that is outside of any graph");
+    ok(strstr(e.text, "PyTorch refuses it: loss.backward()") != NULL, "... which PyTorch refuses");
+    trace_free(&made.trace);
+    Network *odds = network("Linear(3, 2) Sigmoid", "BCELoss", shape2(4, 3));
+    s.precision = PREC_AMP_BF16;
+    is_int(eager_trace(odds, &s, card, 2, ESTIMATE_LIKELY, &made, &e), ERR_SCRIPT, "BCELoss under autocast");
+    ok(strstr(e.text, "unsafe to autocast") != NULL, "... which PyTorch refuses");
+    trace_free(&made.trace);
+    s.precision = PREC_FP32;
+    is_int(eager_trace(odds, &s, card, 2, ESTIMATE_LIKELY, &made, &e), OK, "... and without it");
+    trace_free(&made.trace);
+    network_free(odds);
+    network_free(whole);
     ok(!card_find("a100"), "a card that there is not");
     network_free(net);
 }
@@ -147,6 +190,7 @@ static void test_memory(void) {
 
 int main(void) {
     test_linear();
+    test_too_long();
     test_work();
     test_refused();
     test_memory();

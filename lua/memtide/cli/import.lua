@@ -78,8 +78,16 @@ end
 local function finish(text, notes, given, expected, path)
   util.replace(given.output or "/dev/stdout", function(write) write(text) end)
   for _, note in ipairs(notes) do given.say(terminal.harmless(note)) end
-  local experiment = script.load_experiment(given.output or "(standard output)", {}, text)
-  local first = first_cell(experiment, {set = {}, say = function() end})
+  local experiment, first
+  local good, problem = pcall(function()
+    experiment = script.load_experiment(given.output or "(standard output)", {}, text)
+    first = first_cell(experiment, {set = {}, say = function() end})
+  end)
+  if not good and problem ~= util.interrupted then
+    local message = util.is_failure(problem) and problem.message or problem
+    problem = util.failure(("memtide has no words for what the script says: %s"):format(message), util.is_failure(problem) and problem.code or "script")
+  end
+  if not good then error(problem, 0) end
   given.say(("%s: %d parameters; %s needs %s"):format(first.model_name, first.network:parameters(), first.name,
     util.show_bytes(first.prediction.peak.bytes)))
   for _, line in ipairs(expected and check(experiment, path, expected) or {}) do given.say(line) end

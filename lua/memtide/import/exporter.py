@@ -26,11 +26,14 @@ says what for):
                    parameters, buffers  its own: [[key, shape, full name], ...]; of several full names the first one; of a
                              buffer that forward reads also its constant
                    inputs    of forward: how many values
-                   calls     [{"call": name of a child or "op": name of a function, "args": [...], "named": {...},
+                   calls     [{"call": name of a child, whose args are all of forward's if it is no leaf, or "op": name of a function, "args": [...], "named": {...},
                                "out": values, "where": file:line, "bound": [[variable, value], ...],
                              "cut": true where a gradient ends that something it reads would have (torch.no_grad())}]
                    returns   values
                    shapes    of all values, each with the batch first as {"batch": n}
+                   again     of further calls of the module the same four, of those that are other ones than the first's
+                 kept      names of attributes that hold a value of forward until the next one
+                 evaluation  [[what, where], ...]: what evaluation computes and the training does not, or the reverse
                  frozen    full names of parameters without a gradient (requires_grad is False)
                  constants {name: {"type": "float32" or "int64", "shape", "values"}}: tensors that depend on no input and no
                          parameter. What forward makes them of is not described: {"op": "constant", "constant": name} is a
@@ -178,7 +181,39 @@ def construct(make, args, named):
         raise Refused("source", f"the constructor raises {first_line(error)}", place_of_error(error)) from error
     if not isinstance(model, nn.Module):
         raise Refused("source", f"the constructor gives a {type(model).__name__}, not a torch.nn.Module")
+    refuse_hooks(model)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if nn.parameter.is_lazy(parameter):
+            raise Refused("source", f"the parameter {name} has no shape yet: expected a function that makes the model and calls it once")
+        if parameter.dtype != torch.float32:
+            raise Refused("source", f"the parameter {name} is {parameter.dtype}: expected torch.float32 (model.float()); the script's setting "
+                          "precision says in which types it is trained")
     return model.train()
+
+
+# What a script has no word for: functions of the user's that change what a call computes, or read it, beside forward. (Forward hooks of the
+# model's own modules are part of the calls that are traced.) The attributes in which torch keeps them, and who puts them there
+HOOKS_OF_PARAMETERS = {"_backward_hooks": "register_hook", "_post_accumulate_grad_hooks": "register_post_accumulate_grad_hook"}
+HOOKS_OF_MODULES = {"_backward_hooks": "register_full_backward_hook", "_backward_pre_hooks": "register_full_backward_pre_hook"}
+HOOKS_OF_ALL = {f"_global_{kind}_hooks": f"register_module_{name}_hook" for kind, name in
+                (("forward", "forward"), ("forward_pre", "forward_pre"), ("backward", "full_backward"),
+                 ("backward_pre", "full_backward_pre"))}
+HOOKS_OF_VALUES = re.compile(r"\.(register_hook|register_post_accumulate_grad_hook|retain_grad)$")
+
+
+def refuse_hooks(model):
+    def look(thing, attributes, whose):
+        for attribute, name in attributes.items():
+            for hook in (getattr(thing, attribute, None) or {}).values():
+                code = getattr(hook, "__code__", None)
+                where = f"{code.co_filename}:{code.co_firstlineno}" if code and not is_torchs(code.co_filename) else ""
+                raise Refused("model", f"{whose} has a hook ({name}), which is not imported: expected the model without it", where)
+
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        look(parameter, HOOKS_OF_PARAMETERS, f"the parameter {name}")
+    for name, module in model.named_modules():
+        look(module, HOOKS_OF_MODULES, f"the module {name or 'itself'} ({class_name(module)})")
+    look(nn.modules.module, HOOKS_OF_ALL, "every module")
 
 
 def make_meta(make, args, named):
@@ -244,6 +279,12 @@ def ends_gradients(tensors):
     while frame and frame.f_code.co_filename != torch.utils.checkpoint.__file__:
         frame = frame.f_back
     return frame is None
+
+
+def in_order(module, args, named):
+    """All arguments of a call of forward, as its signature has them, however they were given"""
+    places = {name: place for place, name in enumerate(inspect.signature(module.forward).parameters)}
+    return [*args, *(named[name] for name in sorted(named, key=lambda name: (places.get(name, len(places)), name)))]
 
 
 class Frame:
@@ -431,28 +472,48 @@ class Trace(TorchFunctionMode):
         if self.quiet or not self.frames:
             return func(*args, **kwargs)
         op = resolve_name(func) or getattr(func, "__name__", str(func))
+        if HOOKS_OF_VALUES.search(op):
+            raise Refused("model", f"{op}: hooks are not imported: expected the model without it", place(sys._getframe(1)))
         numbers = self.computed(op, func, args, kwargs)
         if numbers is not None:
             result = func(*args, **kwargs)
             self.keep(tensors_in(result, []), tensors_in(numbers, []))  # none of what is changed in place
             return result
-        in_place = IN_PLACE.search(op) and args and isinstance(args[0], torch.Tensor)
-        others = self.sharing(args[0]) if in_place else []
-        if op.endswith(".zero_") and len(others) == 1 and self.zeroed(args[0], others[0], sys._getframe(1)):
+        if op.endswith(".zero_") and args and self.zeroed(args[0], sys._getframe(1)):
             return func(*args, **kwargs)
+        given = tensors_in([args, kwargs], [])
         record = {"op": op, "args": [self.encode(one) for one in args],
                   "named": {name: self.encode(one) for name, one in kwargs.items()}}
-        if ends_gradients(tensors_in([args, kwargs], [])):
+        if ends_gradients(given):
             record["cut"] = True
+        versions = self.versions(given)
         result = func(*args, **kwargs)
         results = tensors_in(result, [])
         if record["op"].endswith("__setitem__"):
             results = [args[0]]
         if results:
             self.note(record, results, sys._getframe(1))
-        for other in others:
-            self.frames[-1].values[id(other)] = "changed"
+        self.written(given, versions, results)
         return result
+
+    def versions(self, tensors):
+        """How often each was written to, through whatever view"""
+        self.quiet += 1
+        try:
+            return [one._version for one in tensors]
+        finally:
+            self.quiet -= 1
+
+    def written(self, given, versions, results):
+        """Of what a call was given: what it has written to is another value now, which has a number where the call gives it; all that lies in
+        the same storage is another one, too, without a number."""
+        top, named = self.frames[-1], {id(one) for one in results}
+        for tensor, before, now in zip(given, versions, self.versions(given)):
+            if before == now:
+                continue
+            for one in [tensor, *self.sharing(tensor)]:
+                if id(one) in top.values and id(one) not in named:
+                    top.values[id(one)] = "changed"
 
     def sharing(self, tensor):
         """Other values of the running module in the same storage: what is written to one is written to all"""
@@ -461,8 +522,12 @@ class Trace(TorchFunctionMode):
         return [one for key, one in top.tensors.items() if one is not tensor and isinstance(top.values.get(key), int)
                 and one.untyped_storage()._cdata == storage]
 
-    def zeroed(self, part, whole, frame):
+    def zeroed(self, part, frame):
         """whole[part].zero_() as a product with ones and zeros; false where it is none"""
+        others = self.sharing(part)
+        if len(others) != 1:
+            return False
+        whole = others[0]
         if not whole.is_contiguous() or whole.untyped_storage().nbytes() != whole.numel() * whole.element_size():
             return False
         mask = torch.ones(whole.shape)
@@ -482,12 +547,14 @@ class Trace(TorchFunctionMode):
     def call(self, module, original, args, named, frame):
         if self.quiet or id(module) not in self.names:
             return original(module, *args, **named)
-        given = tensors_in([args, named], [])
+        leaf = is_leaf(module, self.leaves)
+        all_args = args if leaf else in_order(module, args, named)
+        given = tensors_in([all_args, named if leaf else {}], [])
         name = self.names[id(module)]
-        record = {"call": name, "args": [self.encode(one) for one in args],
-                  "named": {key: self.encode(one) for key, one in named.items()}} if self.frames else None
-        inner = None
-        if is_leaf(module, self.leaves):
+        record = {"call": name, "args": [self.encode(one) for one in all_args],
+                  "named": {key: self.encode(one) for key, one in named.items() if leaf}} if self.frames else None
+        versions = self.versions(given)
+        if leaf:
             if record and ends_gradients(given + list(module.parameters())):
                 record["cut"] = True
             self.quiet += 1
@@ -502,22 +569,17 @@ class Trace(TorchFunctionMode):
                 if id(tensor) not in inner.values:
                     inner.add(tensor)
             inner.inputs = inner.count
-            before = dict(inner.values)
             self.frames.append(inner)
             try:
                 result = original(module, *args, **named)
                 inner.returns = [self.encode(one) for one in tensors_in(result, [])]
             finally:
                 self.frames.pop()
-            changed = [key for key, value in before.items() if inner.values[key] != value]
             self.done.setdefault(id(module), []).append(inner)
         if self.frames:
-            top = self.frames[-1]
-            self.note(record, tensors_in(result, []), frame)
-            returned = {id(one) for one in tensors_in(result, [])}
-            for key in changed if inner else ():
-                if key not in returned:
-                    top.values[key] = "changed"  # by the child: what it is now has no number here
+            results = tensors_in(result, [])
+            self.note(record, results, frame)
+            self.written(given, versions, results)
         return result
 
 
@@ -537,6 +599,9 @@ def trace(model, request, batch, constants):
     try:
         with running, torch.device("meta"):  # of tensors that forward makes without saying where
             output = model(*inputs_of(request, batch))
+        refuse_hooks(model)  # that forward has registered
+    except Refused:
+        raise
     except Exception as error:
         hint = ""
         if isinstance(error, (NotImplementedError, RuntimeError)) and "meta" in str(error):
@@ -545,6 +610,7 @@ def trace(model, request, batch, constants):
     finally:
         nn.Module.__call__ = plain_call
         running = None
+    traced.outputs = len(tensors_in(output, []))
     return traced, tensors_in(output, [])
 
 
@@ -582,6 +648,11 @@ def frame_description(first, second):
             "shapes": merge(first.shapes, second.shapes)}
 
 
+def steps_of(frame):
+    """A frame's description without what is of the caller, and of no other value: names of variables, lines"""
+    return {**frame, "calls": [{key: value for key, value in call.items() if key not in ("bound", "where")} for call in frame["calls"]]}
+
+
 def plain(value):
     """A constructor's argument as JSON has it, or nothing"""
     if isinstance(value, (bool, int, str)):
@@ -616,6 +687,11 @@ def arguments(module):
     return found
 
 
+def as_trained(module):
+    """Does a leaf compute something else in training than in evaluation?"""
+    return any(getattr(module, name, 0) for name in ("p", "dropout")) or isinstance(module, nn.modules.batchnorm._BatchNorm)
+
+
 def options_of(module):
     """Of a leaf: arguments of the constructor that are not the default ones, as its attributes have them now"""
     options = {}
@@ -630,8 +706,7 @@ def options_of(module):
             continue
         now = plain(now)
         options[name] = {"word": type(value).__name__} if now is None else now
-    random = any(getattr(module, name, 0) for name in ("p", "dropout"))
-    if not module.training and (random or isinstance(module, nn.modules.batchnorm._BatchNorm)):
+    if not module.training and as_trained(module):
         options["training"] = {"word": "False"}  # in a model that trains: no layer has this option
     return options
 
@@ -668,12 +743,70 @@ def describe(model, request, construct_again):
             one["sequence"] = kind.forward is nn.Sequential.forward
             one["list"] = not frames
         if frames:
-            one.update(frame_description(frames[0], second.done[id(module)][0]))
+            described = [frame_description(*both) for both in zip(frames, second.done[id(module)])]
+            one.update(described[0])
+            one["again"] = [other for other in described[1:] if steps_of(other) != steps_of(described[0])]
         modules.append(one)
     shapes = [list(one.shape[1:]) for one in output]
     frozen = [name for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad]
-    return {"modules": modules, "outputs": shapes, "model": type(model).__name__, "frozen": frozen,
+    kept = kept_by(model, second)
+    evaluation = in_evaluation(model, request, constants, first)
+    return {"modules": modules, "outputs": shapes, "evaluation": evaluation, "kept": kept, "model": type(model).__name__, "frozen": frozen,
             "constants": {} if first.changed else constants.described}, used
+
+
+def names_of_calls(frame):
+    return [call.get("op", call.get("call")) for call in frame.calls]
+
+
+def is_part_of(few, many):
+    rest = iter(many)
+    return all(one in rest for one in few)
+
+
+def drops(call):
+    """Is it a function that leaves numbers out at random?"""
+    place, name, otherwise = (4, "dropout_p", 0) if "attention" in call.get("op", "") else (1, "p", 0.5)
+    args, named = call["args"], call["named"]
+    on = name != "p" or (args[2] if len(args) > 2 else named.get("training", named.get("train", True)))
+    return ("dropout" in call.get("op", "") or name != "p") and on and (args[place] if len(args) > place else named.get(name, otherwise)) != 0
+
+
+def kept_by(model, traced):
+    """Names of attributes that hold a value of forward when it is over"""
+    values = {id(one) for one in traced.alive}
+    return [f"{name}.{key}" if name else key for name, module in model.named_modules() for key, held in vars(module).items()
+            if key not in ("_parameters", "_buffers", "_modules") and any(id(one) in values for one in tensors_in(held, []))]
+
+
+def in_evaluation(model, request, constants, training):
+    """[[what, where], ...]: what model.eval() changes that a script does not say, whose forward is that of training"""
+    modes = {module: module.training for module in model.modules()}
+    others = Constants(constants.construct_again)
+    others.buffers = constants.buffers
+    model.eval()
+    try:
+        traced, output = trace(model, request, BATCHES[0], others)
+        found = [[f"the module {name} ({class_name(module)}) is as in training", ""] for name, module in model.named_modules()
+                 if module.training and is_leaf(module, training.leaves) and as_trained(module)]
+    except Refused as refused:
+        return [[f"PyTorch raises {refused.message}", refused.where]]
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    fewer = traced.outputs < training.outputs
+    if fewer:  # memtide's own step, too, leaves out what only the others hang on
+        found.append([f"its step in PyTorch gives {traced.outputs} of {training.outputs} outputs, the one that framework = \"pytorch\" predicts "
+                      "all of them", ""])
+    for module in modes:
+        for one, other in zip(training.done.get(id(module)) or [], traced.done.get(id(module)) or []):
+            now, before = names_of_calls(other), names_of_calls(one)
+            found += [[f"{call['op']} drops", call["where"]] for call in other.calls if drops(call)]
+            if now != before and not (fewer and is_part_of(now, before)):
+                at = next((i for i, pair in enumerate(zip(now, before)) if pair[0] != pair[1]), min(len(now), len(before)))
+                call = (other.calls[at:] or one.calls[at:])[0]
+                found.append([f"{class_name(module)} makes other calls", call["where"]])
+    return found
 
 
 def running_name(traced, child, parent, key):
@@ -711,9 +844,9 @@ def write_safetensors(tensors, path):
 
 
 def distinct(model):
-    """The state_dict, a tensor of several names under the first one"""
+    """The state_dict and buffers that are not in it, a tensor of several names under the first one"""
     seen, found = set(), {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    for name, tensor in [*model.state_dict(keep_vars=True).items(), *model.named_buffers()]:
         if id(tensor) not in seen:
             seen.add(id(tensor))
             found[name] = tensor

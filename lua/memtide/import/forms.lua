@@ -22,16 +22,22 @@ local LAYERS = {parameters = true, layer = true, frozen = true, sequential = tru
 local FIXED = {tag = true, kind = true, name = true, names = true, n = true, keys = true, order = true, inputs = true,
   binds = true, out = true, bare = true}
 
--- ".conv1", or ["0"] where the key is no name in Lua
-function forms.index(key)
-  return key:match "^[%a_][%w_]*$" and "." .. key or ('["%s"]'):format(key)
+local KEYWORDS = {}
+for word in ("and break do else elseif end false for function goto if in local nil not or repeat return then true until while"):gmatch "%a+" do
+  KEYWORDS[word] = true
 end
+
+-- Is the key of a table a name in Lua?
+function forms.is_name(key) return key:match "^[%a_][%w_]*$" and not KEYWORDS[key] or false end
+
+-- ".conv1", or ["0"] where the key is no name in Lua
+function forms.index(key) return forms.is_name(key) and "." .. key or ('["%s"]'):format(key) end
 
 function forms.text(...) return {tag = "text", ...} end
 function forms.is_layer(form) return type(form) == "table" and LAYERS[form.tag] or false end
 
 -- Keys of a table: 1, 2, ..., then names
-local function keys_of(t)
+function forms.keys_of(t)
   local keys = {}
   for key in pairs(t) do keys[#keys + 1] = key end
   table.sort(keys, function(a, b)
@@ -46,7 +52,7 @@ local function identity(form, blank)
   if blank and blank(form) then return "?" end
   if type(form) ~= "table" then return type(form):sub(1, 1) .. tostring(form) end
   local parts = {}
-  for i, key in ipairs(keys_of(form)) do
+  for i, key in ipairs(forms.keys_of(form)) do
     parts[i] = key .. "=" .. identity(form[key], not FIXED[key] and blank or nil)
   end
   return "{" .. table.concat(parts, ",") .. "}"
@@ -81,9 +87,9 @@ function forms.unify(list, parameter, hint)
   if constants then return as_parameter() end
   local function fails() return all(list, forms.is_layer) and as_parameter() or nil end
   if not all(list, function(one) return type(one) == "table" and one.tag == first.tag end) or
-    not equal(function(one) return table.concat(keys_of(one), ",") end) then return fails() end
+    not equal(function(one) return table.concat(forms.keys_of(one), ",") end) then return fails() end
   local joined = {}
-  for _, key in ipairs(keys_of(first)) do
+  for _, key in ipairs(forms.keys_of(first)) do
     local values, inner = {}, hint
     for i, one in ipairs(list) do values[i] = one[key] end
     if first.tag == "apply" and math.type(key) == "integer" then inner = {hint[1], first.names[key]}

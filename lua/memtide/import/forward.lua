@@ -1,12 +1,16 @@
 -- The statements of a forward function, from its steps: which values get a variable is as in the Python code, since a
 -- variable keeps its value alive (docs/pytorch.md). What had none there is written where it is used.
+local forms = require "memtide.import.forms"
+
 local forward = {}
 
-local KEYWORDS = {}
-for word in ("and break do else elseif end false for function goto if in local nil not or repeat return then true " ..
-  "until while self nn F mt optim"):gmatch "%a+" do KEYWORDS[word] = true end
+local TAKEN = {self = true, nn = true, F = true, mt = true, optim = true} -- by the script
 
-function forward.name(word) return KEYWORDS[word] and word .. "_" or word end
+-- Letters that Lua does not know are written as their bytes.
+function forward.name(word)
+  local name = word:gsub("[\128-\255]", function(c) return ("x%02x"):format(c:byte()) end)
+  return (TAKEN[name] or not forms.is_name(name)) and name .. "_" or name
+end
 
 -- Calls visit(n) for every value in the form, in the order of evaluation.
 local function values_in(form, visit)

@@ -13,7 +13,7 @@ local function replace(form, change)
   if new ~= nil then return new end
   if type(form) ~= "table" then return form end
   local out = {}
-  for key, one in pairs(form) do out[key] = replace(one, change) end
+  for _, key in ipairs(forms.keys_of(form)) do out[key] = replace(form[key], change) end -- in order: functions are defined meanwhile
   return out
 end
 

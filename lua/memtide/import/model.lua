@@ -225,6 +225,16 @@ local FORWARD = {MultiheadAttention = {"query", "key", "value", "key_padding_mas
 local INPUTS = {MultiheadAttention = 3}
 local NO_MATTER = {need_weights = true, average_attn_weights = true} -- of what is given back beside the output
 
+-- Notes, once for each call's line, that eager PyTorch keeps the scores of a call that asks for the weights, too.
+function Model:check_weights(child, call)
+  local asks = call.named.need_weights
+  if asks == nil then asks = call.args[5] end
+  if child.kind ~= "MultiheadAttention" or asks == false or self.asks[call.where] then return end
+  self.asks[call.where] = true
+  self.differs[#self.differs + 1] = ('%s: PyTorch computes the weights of %s, too (need_weights = True), and needs more memory than framework = "pytorch" predicts')
+    :format(call.where, child.class)
+end
+
 -- The values that a layer is called with; raises where it is called with something that the layer here does not take.
 local function inputs_of_layer(child, call)
   local names, wanted, given, all = FORWARD[child.kind] or {"input"}, INPUTS[child.kind] or 1, {}, {}
@@ -250,6 +260,7 @@ function Model:call_of_child(module, call)
   local out = text(self:path_of(module, call.call), "(")
   if child.options then
     given = inputs_of_layer(child, call)
+    self:check_weights(child, call)
   end
   if child.inputs and #given ~= child.inputs then
     unsaid(("%s with %d values in place of %d (in a dict?)"):format(child.class, #given, child.inputs))
@@ -441,7 +452,9 @@ function Model:graph(module)
   end
   for _, one in ipairs(module.parameters) do
     local of_layer = form.keys[1] == false and (one[1] == "weight" or one[1] == "bias" and module.own.options.bias)
-    if not of_layer and position_of(one[1], read) > 0 then
+    if #one[2] == 0 then
+      self:problem(("%s has a parameter %s without dimensions (expected torch.ones(1)), which"):format(module.class, one[1]), where)
+    elseif not of_layer and position_of(one[1], read) > 0 then
       form.keys[#form.keys + 1] = one[1]
       local shape = {tag = "list", table.unpack(one[2])}
       form[#form + 1] = self:own_form(module, {tag = "layer", kind = "Parameter",
@@ -515,9 +528,35 @@ function Model:form_of(module)
   return is_chain(module) and sequential(module) or self:graph(module)
 end
 
--- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes}.
+-- The form without the names of variables, which are the caller's
+local function unnamed(form)
+  if type(form) ~= "table" then return form end
+  local out = {}
+  for key, one in pairs(form) do out[key] = key == "binds" and {} or unnamed(one) end
+  return out
+end
+
+-- The script has one forward function for all calls of a module. Raises a problem if another call is none of it: of a flag, of a counter,
+-- or of sizes.
+function Model:check_again(module)
+  local first = {inputs = module.inputs, calls = module.calls, returns = module.returns, shapes = module.shapes}
+  local notes = #self.notes
+  for _, other in ipairs(module.again or {}) do
+    for name in pairs(first) do module[name] = other[name] end
+    module.wide, module.constants = {}, {}
+    local form, place = self:form_of(module), other.calls[1] or first.calls[1]
+    if forms.identity(unnamed(form)) ~= forms.identity(unnamed(self.raw[module.name])) then
+      self:problem(("%s, which computes something else when it is called again"):format(module.class), place and place.where)
+    end
+  end
+  for name, value in pairs(first) do module[name] = value end
+  for i = #self.notes, notes + 1, -1 do self.notes[i] = nil end
+end
+
+-- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes, differs}; differs: texts of what
+-- PyTorch does and the script does not say.
 function model.read(description)
-  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, raw = {},
+  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, differs = {}, asks = {}, raw = {},
     called_at = {}, shape_of_parameter = {}, is_frozen = {}, constants = description.constants or {},
     constant_of_buffer = {}}, Model)
   local classes = spelling.classes()
@@ -570,7 +609,17 @@ function model.read(description)
   for _, name in ipairs(description.frozen or {}) do self.is_frozen[name] = true end
   self:find_whole()
   for _, module in ipairs(self.modules) do
-    if module.list or not module.unused then self.raw[module.name] = self:form_of(module) end
+    if module.list or not module.unused then
+      self.raw[module.name] = self:form_of(module)
+      self:check_again(module)
+    end
+  end
+  for _, name in ipairs(description.kept or {}) do
+    self.differs[#self.differs + 1] = ("PyTorch keeps a value of forward in %s until the next step, this script does not"):format(name)
+  end
+  for _, one in ipairs(description.evaluation or {}) do
+    self.differs[#self.differs + 1] = ("in evaluation PyTorch computes something else than this script: %s%s"):format(
+      one[2] ~= "" and one[2] .. ": " or "", one[1])
   end
   return self
 end

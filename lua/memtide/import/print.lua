@@ -1,6 +1,7 @@
 -- The text of forms (forms.lua).
 local constants = require "memtide.import.constants"
 local core = require "memtide.core"
+local forms = require "memtide.import.forms"
 local forward = require "memtide.import.forward"
 local spelling = require "memtide.import.spelling"
 
@@ -165,7 +166,7 @@ function TAGS.graph(form, indent)
   local pad, items = (" "):rep(indent + 2), {}
   for i, key in ipairs(form.keys) do
     local text = show(form[i], indent + 2)
-    local named = key and (key:match "^%d" and ('["%s"]'):format(key) or key)
+    local named = key and (forms.is_name(key) and key or ('["%s"]'):format(key))
     items[i] = named and ("%s = %s"):format(named, text) or text
   end
   if #form.order > 0 then

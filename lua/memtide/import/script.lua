@@ -45,6 +45,9 @@ function script.write(description, options)
   local list, root = functions(read)
   if #read.problems > 0 then return nil, read.problems, read.notes end
   local outputs = description.outputs
+  if #outputs[1] == 0 then
+    return nil, {{what = "an output of one number for each sample and no dimension (expected y.unsqueeze(1))", count = 1, elements = 1, where = ""}}
+  end
   local says, criterion, flat = TASKS[description.task](outputs[1])
   local loss = (("nn.%s()"):format(criterion) .. " + "):rep(#outputs):sub(1, -4)
   local parts, last, whole = {}, nil, root
@@ -76,6 +79,10 @@ function script.write(description, options)
   if #numbers_of > 0 then body = table.concat(numbers_of, "\n") .. "\n" .. body end
   local uses_f = body:find "F%.%l" and "local F = nn.functional\n" or ""
   local helpers = printer.uses_times(body) and TIMES .. "\n" or ""
+  local head = {options.title}
+  for _, one in ipairs(read.differs) do
+    head[#head + 1], read.notes[#read.notes + 1] = one, one
+  end
   return ([[
 -- %s
 local mt = require "memtide"
@@ -88,7 +95,7 @@ return mt.experiment{
   sweep = {{"batch", {4, 16}}, {"precision", {"fp32", "amp_bf16"}}},
   steps = 3, warmup = 1,
 }
-]]):format(options.title, uses_f, helpers, body, options.name, options.name, last,
+]]):format(table.concat(head, "\n-- "), uses_f, helpers, body, options.name, options.name, last,
     input_text(description.inputs, names), says, loss,
     options.weights and (" weights = %q,"):format(options.weights) or ""), {}, read.notes
 end

@@ -253,8 +253,8 @@ class Called(nn.Module):
             x, _ = self.attention(x, x, x, attn_mask=mask)
         elif self.how == "positional":
             x, _ = self.attention(x, x, x, None, False, mask)
-        elif self.how == "named":
-            x, _ = self.attention(query=x, key=2 * x, value=x, need_weights=False)
+        elif self.how in ("named", "weights"):
+            x, _ = self.attention(query=x, key=2 * x, value=x, need_weights=self.how == "weights")
         elif self.how == "stride":
             x = F.conv1d(x, self.conv.weight, self.conv.bias, padding=2, dilation=2)
         elif self.how == "conv":
@@ -302,3 +302,175 @@ class Resized(nn.Module):
     def forward(self, x):
         x = F.interpolate(x, mode="bilinear", **self.how)
         return self.fc(self.conv(x).mean((2, 3)))
+
+
+class Recalled(nn.Module):
+    """A module that is called more than once"""
+
+    class Part(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 6)
+
+        def forward(self, y, x=None, double=False):
+            y = self.fc(y)
+            return (2 * y if double else y) if x is None else y - x
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.part = Recalled.Part()
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x):  # (N, 4, 6)
+        if self.how == "flag":
+            y = self.part(x) + self.part(x, double=True)
+        elif self.how == "sizes":
+            y = self.part(x)[:, :3] + self.part(x[:, :3])
+        elif self.how == "names":
+            y = self.part(x=2 * x, y=x) + self.part(x, x.tanh())
+        return self.fc(y.mean(1))
+
+
+class InPlace(nn.Module):
+    """What is written to where another name still holds it"""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.fc1 = nn.Linear(6, 6)
+        self.relu = nn.ReLU(inplace=True)
+        self.inner = nn.Sequential(nn.Unflatten(1, (2, 3)), nn.ReLU(inplace=True), nn.Flatten())
+        self.fc2 = nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = self.fc1(x)
+        y = x.view(-1, 2, 3)
+        if self.how == "layer":
+            self.relu(x)
+        elif self.how == "function":
+            F.relu(x, inplace=True)
+        elif self.how == "child":
+            return self.fc2(self.inner(x) + x)
+        elif self.how == "part":
+            self.relu(x[:, :3])
+            return self.fc2(x)
+        elif self.how == "result":
+            return self.fc2(self.relu(x) + x)
+        return self.fc2(y.flatten(1))
+
+
+class Hooked(nn.Module):
+    """Functions that see gradients"""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.fc1 = nn.Linear(6, 6)
+        self.fc2 = nn.Linear(6, 3)
+        if how == "parameter":
+            self.fc1.weight.register_hook(lambda gradient: 2 * gradient)
+        elif how == "accumulated":
+            self.fc1.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+        elif how == "module":
+            self.fc1.register_full_backward_hook(lambda module, into, out: None)
+        elif how == "before":
+            self.fc1.register_full_backward_pre_hook(lambda module, out: None)
+
+    def forward(self, x):
+        x = self.fc1(x)
+        if self.how == "value":
+            x.register_hook(lambda gradient: 2 * gradient)
+        elif self.how == "kept":
+            x.retain_grad()
+        elif self.how == "late":
+            self.fc2.weight.register_hook(lambda gradient: 2 * gradient)
+        return self.fc2(x)
+
+
+class Evaluated(nn.Module):
+    """What model.eval() changes, or does not"""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.fc1 = nn.Linear(6, 6)
+        self.drop = nn.Dropout(0.5)
+        self.fc2 = nn.Linear(6, 3)
+
+    def train(self, mode=True):
+        super().train(mode)
+        if self.how == "layer":
+            self.drop.train()
+        return self
+
+    def forward(self, x):
+        x = self.fc1(x)
+        if self.how == "always":
+            x = F.dropout(x, 0.5)
+        elif self.how == "never":
+            x = F.dropout(x, 0.5, self.training)
+        elif self.how == "layer":
+            x = self.drop(x)
+        elif self.how == "branch":
+            x = torch.relu(x) if self.training else torch.tanh(x)
+        elif self.how == "kept":
+            self.features = [torch.relu(x)]
+            x = x + self.features[0]
+        elif self.how == "outputs":
+            return (self.fc2(x), self.fc2(x.tanh())) if self.training else self.fc2(x)
+        return self.fc2(x)
+
+
+class Named(nn.Module):
+    """Names that are words of Lua, or letters that it has not"""
+
+    def __init__(self):
+        super().__init__()
+        self.end = nn.Linear(6, 6)
+        self.function = nn.Linear(6, 3)
+        self.register_buffer("scale", torch.linspace(0, 1, 6), persistent=False)
+
+    def forward(self, x):
+        μ = self.end(x)
+        σ = μ.tanh()
+        return self.function(σ * σ + μ * self.scale)
+
+
+class Odd(nn.Module):
+    """Parameters that are not imported"""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.fc = nn.LazyLinear(3) if how == "lazy" else nn.Linear(6, 3)
+        if how == "half":
+            self.fc.to(torch.bfloat16)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        x = self.fc(x)
+        return x * self.scale if self.how == "scalar" else x[:, 0]
+
+
+class Sides(nn.Module):
+    """Blocks of two classes side by side"""
+
+    class A(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return x + self.fc(x)
+
+    class B(A):
+        def forward(self, x):
+            return x - self.fc(x)
+
+    def __init__(self):
+        super().__init__()
+        self.b, self.a = Sides.B(), Sides.A()
+
+    def forward(self, x):
+        return self.a(x) + self.b(x)
