@@ -202,14 +202,14 @@ static void find_units(const Solver *s, Profile *f) {
 
 /* Fills f->read, f->back. A gather that a pass has put far before its reader follows the second run that makes what it
  * sends. */
-static void find_reads(Profile *f, int chain_bufs) {
+static void find_reads(Profile *f) {
     for (int b = 0; b < f->p->n_bufs; b++) {
         f->read[b] = f->life[b].first;
         f->back[b] = f->p->n_ops;
     }
     for (int i = f->p->n_ops - 1; i >= 0; i--) {
         const Op *op = &f->p->ops[i];
-        const bool forward = i < f->p->forward_end, ahead = op->kind == OP_all_gather && op->out[0] >= chain_bufs;
+        const bool forward = i < f->p->forward_end, ahead = op->kind == OP_all_gather;
         EACH_IN(op, k) {
             int root = program_root(f->p, op->in[k]);
             if (!forward && !ahead) f->back[root] = i;
@@ -463,7 +463,7 @@ static size_t kept_of(const Profile *f, int unit) {
     return bytes;
 }
 
-/* From the program in which all units are WHOLE: the steps of such units, about so where what crosses the cut is made again, and s->step. */
+/* From the program in which all units are WHOLE: the steps of such units, but for those that are wanted of another, and s->step. */
 static void take_whole(const Solver *s, Profile *f) {
     for (int unit = 1; unit <= s->n; unit++) {
         Step step = {.kept = kept_of(f, unit)};
@@ -472,8 +472,7 @@ static void take_whole(const Solver *s, Profile *f) {
         for (int depth = 0; depth < DEPTHS; depth++) {
             State *at = state_at(s, unit - 1, depth);
             at->step[WHOLE] = step;
-            at->step[WHOLE].working += depth > 0 ? s->crossing[unit - 1] : 0;
-            at->known[WHOLE] = true;
+            at->known[WHOLE] = !at->wanted[WHOLE];
         }
     }
     for (int to = 1; to < s->n; to++) fill_steps(s, f, to);
@@ -523,7 +522,7 @@ static int estimate(const Solver *s, TakeFn *take, int *segment, Compile *under)
         for (size_t b = 0; b < bufs; b++) f.life[b].bytes = align_up(f.life[b].bytes, under->device->table->alignment);
         find_places(s, &f);
         find_units(s, &f);
-        find_reads(&f, s->c->p->n_bufs);
+        find_reads(&f);
         find_alive(s, &f);
         find_last(s, &f);
         find_updates(&f);

@@ -28,15 +28,18 @@ typedef struct Fiber {
     EmulatePlace at;      /* where it waits */
     unsigned mask;        /* WAITS_WARP: the lanes that it waits for */
     Wait wait;
-    unsigned turn;        /* exchanges within the warp so far */
     bool orders;          /* WAITS_WARP: memory, too: __syncwarp does, a shuffle does not */
     bool made;            /* it has a place; it keeps its stack as long as the process lives */
     uint3 index;          /* its threadIdx */
     Place place;          /* where it goes on */
 } Fiber;
 
-/* What a warp's lanes offer: by turn, since a lane may be one exchange ahead of a slower one */
-typedef uint64_t Sent[2][EMULATE_WORDS][EMULATE_WARP];
+/* What a warp's lanes offer. Each lane has two places for it, in turn, since it may be one exchange ahead of a slower one. `next` has a bit for
+ * each lane: the place of its next offer. It changes when the lane goes on, together with all with which it exchanges. */
+typedef struct Sent {
+    uint64_t words[2][EMULATE_WORDS][EMULATE_WARP];
+    uint32_t next;
+} Sent;
 
 extern uint3 threadIdx, blockIdx, blockDim, gridDim;
 uint3 threadIdx, blockIdx, blockDim, gridDim;
@@ -119,7 +122,7 @@ __attribute__((noinline, noreturn)) static void next_goes_on(void) {
     while (run.next < run.count) {
         const unsigned i = run.first + pick(run.next++, run.count);
         Fiber *f = &run.fiber[i];
-        if (f->wait == UNBORN) f->wait = RUNS, f->turn = 0;
+        if (f->wait == UNBORN) f->wait = RUNS;
         else if (f->wait != RUNS) continue;
         run.ran = true;
         become(i);
@@ -167,30 +170,33 @@ void emulate_syncthreads(EmulatePlace at) { wait_for(WAITS_BLOCK, 0, at); }
 
 unsigned emulate_lane(void) { return run.now % EMULATE_WARP; }
 
-/* What the lanes of this warp have sent in that turn as word `word` */
-static const uint64_t *sent_by(unsigned turn, unsigned word) { return run.sent[run.now / EMULATE_WARP][turn][word]; }
+/* What that lane of this warp has sent as word `word` in the exchange that is over */
+static uint64_t sent_by(unsigned lane, unsigned word) {
+    const Sent *sent = &run.sent[run.now / EMULATE_WARP];
+    return sent->words[~sent->next >> lane & 1][word][lane];
+}
 
 static bool is_lane(unsigned mask, unsigned lane) {
     return mask >> lane & 1 && run.now - emulate_lane() + lane < run.threads;
 }
 
-/* Offers `words` to the lanes of mask, and waits for theirs. Returns the turn, by which they are read. */
-static unsigned exchange(unsigned mask, const uint64_t *words, size_t count, bool orders, EmulatePlace at) {
+/* Offers `words` to the lanes of mask, and waits for theirs. */
+static void exchange(unsigned mask, const uint64_t *words, size_t count, bool orders, EmulatePlace at) {
     Fiber *f = &run.fiber[run.now];
-    unsigned turn = f->turn++ & 1;
-    if (!(mask >> emulate_lane() & 1)) die("calls a warp function whose mask leaves it out");
-    for (size_t k = 0; k < count; k++) run.sent[run.now / EMULATE_WARP][turn][k][emulate_lane()] = words[k];
+    Sent *sent = &run.sent[run.now / EMULATE_WARP];
+    const unsigned lane = emulate_lane();
+    if (!(mask >> lane & 1)) die("calls a warp function whose mask leaves it out");
+    for (size_t k = 0; k < count; k++) sent->words[sent->next >> lane & 1][k][lane] = words[k];
     f->orders = orders;
     wait_for(WAITS_WARP, mask, at);
-    return turn;
 }
 
 void emulate_syncwarp(unsigned mask, EmulatePlace at) { exchange(mask, &(uint64_t){0}, 1, true, at); }
 
 uint64_t emulate_shuffle(unsigned mask, uint64_t value, unsigned lane, EmulatePlace at) {
-    unsigned turn = exchange(mask, &value, 1, false, at);
+    exchange(mask, &value, 1, false, at);
     if (!is_lane(mask, lane)) die("reads a lane that takes no part");
-    return sent_by(turn, 0)[lane];
+    return sent_by(lane, 0);
 }
 
 void emulate_exchange(const uint64_t words[EMULATE_WORDS], EmulatePlace at) {
@@ -199,14 +205,15 @@ void emulate_exchange(const uint64_t words[EMULATE_WORDS], EmulatePlace at) {
 }
 
 void emulate_read(unsigned word, unsigned first, unsigned count, uint64_t *out) {
-    memcpy(out, sent_by((run.fiber[run.now].turn - 1) & 1, word) + first, count * sizeof *out);
+    for (unsigned i = 0; i < count; i++) out[i] = sent_by(first + i, word);
 }
 
 unsigned emulate_ballot(unsigned mask, int predicate, EmulatePlace at) {
     const uint64_t vote = predicate != 0;
-    unsigned turn = exchange(mask, &vote, 1, false, at), votes = 0;
+    unsigned votes = 0;
+    exchange(mask, &vote, 1, false, at);
     for (unsigned lane = 0; lane < EMULATE_WARP; lane++)
-        if (is_lane(mask, lane) && sent_by(turn, 0)[lane]) votes |= 1u << lane;
+        if (is_lane(mask, lane) && sent_by(lane, 0)) votes |= 1u << lane;
     return votes;
 }
 
@@ -241,14 +248,16 @@ static bool warp_came_whole(unsigned first, unsigned end) {
 /* Lanes go on if all lanes of their masks have come. */
 static void warp_release(unsigned first, unsigned end) {
     const bool whole = warp_came_whole(first, end);
-    bool over[EMULATE_WARP];
-    for (unsigned i = first; i < end; i++) over[i - first] = whole || (run.fiber[i].wait == WAITS_WARP && warp_came(i));
+    uint32_t over = 0; /* by lane */
+    for (unsigned i = first; i < end; i++) over |= (uint32_t)(whole || (run.fiber[i].wait == WAITS_WARP && warp_came(i))) << (i - first);
     bool all = true, orders = true;
     for (unsigned i = first; i < end; i++) {
-        all &= over[i - first];
+        const bool goes_on = over >> (i - first) & 1;
+        all &= goes_on;
         orders &= run.fiber[i].orders;
-        if (over[i - first]) run.fiber[i].wait = RUNS;
+        if (goes_on) run.fiber[i].wait = RUNS;
     }
+    run.sent[first / EMULATE_WARP].next ^= over;
     if (all && orders) shadow_ordered_warp(first / EMULATE_WARP);
 }
 

@@ -50,6 +50,19 @@ static __global__ void lanes(int *y) {
     y[4 * THREADS + threadIdx.x] = __shfl_sync(all, 10 * lane, 5) + votes;
 }
 
+/* Some lanes exchange once more than the others, before an exchange of all and after it. */
+static __global__ void some_lanes(int *y) {
+    const unsigned all = 0xffffffffu, some = 0x00ff00ffu;
+    const int lane = (int)threadIdx.x % warpSize;
+    int value = lane;
+    for (int round = 0; round < 2; round++) {
+        if (some >> lane & 1) value = __shfl_xor_sync(some, value, 7);
+        value = __shfl_xor_sync(all, value, 31);
+    }
+    y[blockIdx.x * blockDim.x + threadIdx.x] = value;
+    if (some >> lane & 1) __shfl_sync(some, value, 0); /* and the next block begins with lanes of which some are ahead */
+}
+
 /* y = what a block finds in its shared memory */
 static __global__ void leave_behind(int *y) {
     __shared__ int found[4];
@@ -92,10 +105,12 @@ static void test_threads() {
     ok(good, "every thread of every block ran with its own index");
     launch(reverse_blocks, BLOCKS, THREADS, NULL, x, (const int *)y);
     cudaMemcpy(host, x, sizeof host, cudaMemcpyDeviceToHost);
+    good = 1;
     for (int i = 0; i < COUNT; i++) good &= host[i] == THREADS - 1 - i % THREADS + 1000 * (i / THREADS);
     ok(good, "threads of a block meet at a barrier and share memory");
     launch(lanes, 1, THREADS, NULL, y);
     cudaMemcpy(host, y, sizeof host, cudaMemcpyDeviceToHost);
+    good = 1;
     for (int i = 0; i < THREADS; i++) {
         int lane = i % 32;
         good &= host[i] == 496 && host[THREADS + i] == (lane < 29 ? lane + 3 : lane);
@@ -103,8 +118,14 @@ static void test_threads() {
         good &= host[3 * THREADS + i] == (int)0xaaaaaaaau && host[4 * THREADS + i] == 50 + 1000;
     }
     ok(good, "shuffles and votes of a warp");
+    launch(some_lanes, BLOCKS, THREADS, NULL, y);
+    cudaMemcpy(host, y, sizeof host, cudaMemcpyDeviceToHost);
+    good = 1;
+    for (int i = 0; i < COUNT; i++) good &= host[i] == (i % WARP ^ 7);
+    ok(good, "where some lanes exchange more often than others, each gets what the other has sent then");
     launch(load_matrices, 1, WARP, NULL, y);
     cudaMemcpy(host, y, sizeof host, cudaMemcpyDeviceToHost);
+    good = 1;
     for (int i = 0; i < 4 * WARP; i++) { /* as PTX's ldmatrix has it */
         const int k = i / WARP, g = i % WARP / 4, t = i % WARP % 4, plain = 100 * k + 10 * g + 2 * t, turned = 100 * k + 20 * t + g;
         good &= host[i] == (plain | (plain + 1) << 16) && host[4 * WARP + i] == (turned | (turned + 10) << 16);

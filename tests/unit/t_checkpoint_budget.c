@@ -266,6 +266,27 @@ static void test_sequence(void) {
     program_free(p);
 }
 
+/* Networks of ranks that keep slices of a sequence and shards of weights, and at how many budgets at least the choice is as quick as the quickest. */
+static const struct { const char *text; int equal; } gathered[] = {
+    /* What is gathered for two products is gathered once more after any choice: it is not there where the next unit begins. */
+    {"Sequential{Embedding(160, 32) Residual{Sequential{Linear(32, 64) Linear(64, 32)} Linear(32, 32)} LayerNorm(32) Linear(32, 160, bias=false) Flatten(0, 1)}", 8},
+    /* A light unit has what is gathered ALONE, too. */
+    {"Sequential{Embedding(160, 32) RMSNorm(32) Residual{Sequential{LayerNorm(32) Linear(32, 128) GELU Linear(128, 32)}} Linear(32, 160, bias=false) Flatten(0, 1)}", 3},
+};
+
+static void test_gathered(void) {
+    for (size_t i = 0; i < ARRAY_LEN(gathered); i++) {
+        Tally t = {.least = 1};
+        Settings s = settings_of(CHECKPOINT_BUDGET);
+        s.world = 4;
+        s.mesh.tensor = 2;
+        s.sequence_parallel = true;
+        s.zero = 3;
+        compare_all(gathered[i].text, shape2(4, 32), &s, CUTS + 2, &t);
+        ok(t.equal >= gathered[i].equal && !t.quicker, "%s: as quick as the quickest of all choices at %d of %d budgets", gathered[i].text, t.equal, t.budgets);
+    }
+}
+
 /* What holds for random networks, of the seed above; on one rank of any seed that was tried. */
 typedef struct Bounds { const char *what; int least_nets, slower; double exact, least; } Bounds;
 
@@ -359,6 +380,7 @@ int main(void) {
     test_budget();
     test_hard();
     test_sequence();
+    test_gathered();
     test_exhaustive();
     test_deep();
     test_sequences();

@@ -107,6 +107,42 @@ static void test_stays(void) {
     program_free(p);
 }
 
+/* The most bytes that are alive while an activation is on the device that only waits there for the backward pass, and could have been sent; the most
+ * at any time */
+static size_t waiting_of(const Program *p, size_t *most) {
+    Scratch scratch = {0};
+    const Alive alive = placement_alive(p, 64, &scratch);
+    size_t bytes = 0;
+    for (int b = 0; b < p->n_bufs; b++) {
+        int from = 0, to = p->n_ops;
+        if (p->bufs[b].host || p->bufs[b].category != CAT_ACTIVATIONS || p->bufs[b].bytes < 256 || program_root(p, b) != b) continue;
+        for (int i = 0; i < p->n_ops; i++) {
+            bool reads = false, writes = false;
+            EACH_IN(&p->ops[i], k) reads |= program_root(p, p->ops[i].in[k]) == b;
+            EACH_OUT(&p->ops[i], k) writes |= p->ops[i].out[k] != NO_BUF && program_root(p, p->ops[i].out[k]) == b;
+            if (i < p->forward_end && (reads || writes)) from = i + 1;
+            if (i >= p->forward_end && reads && to == p->n_ops) to = i;
+        }
+        for (int i = from; from && to < p->n_ops && i < to; i++) bytes = max_size(bytes, alive.live[i]);
+    }
+    *most = alive.most;
+    scratch_release(&scratch, NULL);
+    return bytes;
+}
+
+/* Those that stay leave a 64th of the peak free, of which later passes take half at most. */
+static void test_room(void) {
+    for (size_t i = 0; i < ARRAY_LEN(nets); i++) {
+        Settings s = settings_of(OFFLOAD_ALL, 0);
+        size_t most = 0, waiting;
+        Program *p = compiled(nets[i].text, SHAPE, &s);
+        if (!ok(p != NULL, "%s", nets[i].what)) continue;
+        waiting = waiting_of(p, &most);
+        ok(waiting > 0 && waiting <= most - most / 128, "%s: %zu bytes at most while something waits, of %zu", nets[i].what, waiting, most);
+        program_free(p);
+    }
+}
+
 /* ---- copies beside computing */
 
 typedef struct Line { size_t live, arena; int ops; } Line; /* in line: the most bytes alive, the arena, how many ops */
@@ -227,6 +263,7 @@ int main(void) {
     test_budgets();
     test_refused();
     test_stays();
+    test_room();
     test_beside();
     test_verifier();
     is_int(mem_live(), 0, "all host memory is given back");
