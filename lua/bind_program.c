@@ -389,8 +389,10 @@ void bind_push_categories(lua_State *L, const size_t *bytes) {
 }
 
 AllocKind bind_allocator(lua_State *L, int index) {
-    Settings s = settings_default();
-    if (lua_getfield(L, index, "allocator") != LUA_TNIL) set(L, &s, setting_find("allocator"));
+    Settings s;
+    const Setting *setting = setting_find("allocator");
+    if (lua_getfield(L, index, setting->name) != LUA_TNIL) set(L, &s, setting);
+    else setting_set_default(&s, setting);
     lua_pop(L, 1);
     return s.allocator;
 }

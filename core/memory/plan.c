@@ -38,6 +38,8 @@ typedef struct Planner {
     Scratch *scratch;
 } Planner;
 
+static Lives lives_of(const Planner *p) { return (Lives){p->piece, p->by_first, p->by_last, p->n}; }
+
 static bool is_above(const Planner *p) { return p->plan.height > p->plan.lower_bound; }
 
 /* The part of the bound by which the best plan is above it. */
@@ -320,7 +322,7 @@ static void place_crowd_first(Planner *p) {
 /* ---- from the peak outwards */
 
 static void go_outward(Planner *p, long most_steps) {
-    const Lives lives = {p->piece, p->by_first, p->by_last, p->n};
+    const Lives lives = lives_of(p);
     if (is_above(p) && plan_outward(p->items, &lives, p->plan.lower_bound, &p->window, most_steps, &p->outward, p->scratch))
         p->plan.height = p->plan.lower_bound;
 }
@@ -420,7 +422,8 @@ static int collect(PlanItem *items, int n, Piece *piece, size_t *sum) {
 static bool keep(Planner *p, const Plan *before) {
     Plan *plan = &p->plan;
     const size_t above = before->height - before->lower_bound, height = plan->lower_bound + above;
-    if (above * WORTH >= before->lower_bound || !plan_keep(p->items, p->piece, p->n, before, height, plan->peak_time, p->scratch)) return false;
+    const Lives lives = lives_of(p);
+    if (above * WORTH >= before->lower_bound || !plan_keep(p->items, &lives, before, height, plan->peak_time, p->scratch)) return false;
     plan->height = 0;
     for (int i = 0; i < p->n; i++) plan->height = max_size(plan->height, p->items[p->piece[i].item].offset + p->piece[i].size);
     return true;
@@ -437,12 +440,14 @@ static int build(Planner *p, int n, const Plan *before, Scratch *s, Err *e) {
     p->n = collect(p->items, n, piece, &sum);
     if (p->n < 0 || sum == SIZE_MAX)
         return err_set(e, ERR_SCRIPT, "the bytes of %d tensors do not fit in size_t", n);
+    if (!p->n) return OK;
     p->piece = piece;
-    p->plan.height = p->n ? sum + 1 : 0; /* one more than without any sharing: the first order is always lower */
+    p->plan.height = sum + 1; /* one more than without any sharing: the first order is always lower */
     find_bound(p);
     if (before && keep(p, before)) return OK;
     find_plan(p);
-    if (!s->failed) plan_lift_scratch(p->items, piece, p->n, p->plan.height, s);
+    const Lives lives = lives_of(p);
+    if (!s->failed) plan_lift_scratch(p->items, &lives, p->plan.height, s);
     return OK;
 }
 

@@ -12,17 +12,10 @@
  * (plan_search.c), and the rest goes outwards from it. */
 #include <string.h>
 
-#include "base/sort.h"
 #include "plan_private.h"
 
 /* A search may take so many times the steps of placing each piece once: one that has not found anything by then seldom does. */
 enum { MOST_TURNS = 70 };
-/* More gaps than this are not looked at: a plan that leaves them is given up. */
-enum { MOST_GAPS = 1000 };
-
-/* Free bytes */
-typedef struct Gap { size_t low, high; } Gap;
-
 /* Which gap a piece gets: the smallest one with room for it, or the highest one; and which end of it. */
 typedef struct Fit { bool smallest, high; } Fit;
 /* They are tried in this order. */
@@ -34,9 +27,7 @@ typedef struct Outward {
     int n;
     size_t height, *offset; /* offset[n]: by piece */
     int *core, n_core;      /* the pieces that live in the window */
-    Gap *gap;               /* by offset, all below the height */
-    int gaps;
-    Keyed *keyed, *spare;   /* [n] to sort with */
+    Gaps gaps;              /* below the height; a plan that leaves too many is given up */
     long *steps;            /* grows by the pieces that are looked at */
 } Outward;
 
@@ -60,68 +51,33 @@ static int count(const Outward *o, bool back, int (*time_of)(const Outward *, bo
 
 /* ---- gaps */
 
-static void take_out(Outward *o, int gap) {
-    o->gaps--;
-    memmove(&o->gap[gap], &o->gap[gap + 1], (size_t)(o->gaps - gap) * sizeof *o->gap);
-}
-
 /* Puts the piece into a gap. false: none has room for it. */
 static bool put(Outward *o, int piece, Fit fit) {
+    const Gap *gap = o->gaps.gap;
     const size_t size = o->piece[piece].size;
     int found = -1;
-    for (int i = o->gaps - 1; i >= 0 && (fit.smallest || found < 0); i--) {
-        const size_t room = o->gap[i].high - o->gap[i].low;
-        if (room >= size && (found < 0 || room <= o->gap[found].high - o->gap[found].low)) found = i;
+    for (int i = o->gaps.n - 1; i >= 0 && (fit.smallest || found < 0); i--) {
+        const size_t room = gap[i].high - gap[i].low;
+        if (room >= size && (found < 0 || room <= gap[found].high - gap[found].low)) found = i;
     }
-    if (found < 0) return false;
-    Gap *gap = &o->gap[found];
-    if (fit.high) gap->high -= size;
-    else gap->low += size;
-    o->offset[piece] = fit.high ? gap->high : gap->low - size;
-    if (gap->low == gap->high) take_out(o, found);
-    return true;
+    if (found >= 0) o->offset[piece] = gaps_take(&o->gaps, found, size, fit.high);
+    return found >= 0;
 }
 
 /* The piece has ended. false: there are too many gaps. */
 static bool release(Outward *o, int piece) {
-    const Gap freed = {o->offset[piece], o->offset[piece] + o->piece[piece].size};
-    int low = 0, high = o->gaps; /* the gap above it */
-    while (low < high) {
-        const int middle = low + (high - low) / 2;
-        if (o->gap[middle].low < freed.low) low = middle + 1;
-        else high = middle;
-    }
-    Gap *above = &o->gap[low];
-    const bool joins_below = low > 0 && above[-1].high == freed.low, joins_above = low < o->gaps && above->low == freed.high;
-    if (joins_below) {
-        above[-1].high = joins_above ? above->high : freed.high;
-        if (joins_above) take_out(o, low);
-    } else if (joins_above) {
-        above->low = freed.low;
-    } else if (o->gaps < MOST_GAPS) {
-        memmove(above + 1, above, (size_t)(o->gaps++ - low) * sizeof *above);
-        *above = freed;
-    } else {
-        return false;
-    }
-    return true;
+    return gaps_free(&o->gaps, o->offset[piece], o->offset[piece] + o->piece[piece].size);
 }
 
 /* The gaps between the pieces of the core that live until `edge` or longer. false: there are too many. */
 static bool open_gaps(Outward *o, bool back, int edge) {
-    int n = 0;
-    size_t end = 0;
-    for (int k = 0; k < o->n_core; k++)
-        if (end_of(o, back, o->core[k]) >= edge) o->keyed[n++] = (Keyed){o->offset[o->core[k]], o->core[k]};
-    sort_keyed(o->keyed, o->spare, n);
-    o->gaps = 0;
-    for (int k = 0; k <= n; k++) {
-        const size_t offset = k < n ? o->offset[o->keyed[k].value] : o->height;
-        if (offset > end && o->gaps == MOST_GAPS) return false;
-        if (offset > end) o->gap[o->gaps++] = (Gap){end, offset};
-        if (k < n) end = offset + o->piece[o->keyed[k].value].size;
+    bool few = true;
+    gaps_clear(&o->gaps, o->height);
+    for (int k = 0; k < o->n_core && few; k++) {
+        const int piece = o->core[k];
+        if (end_of(o, back, piece) >= edge) few = gaps_cover(&o->gaps, o->offset[piece], o->offset[piece] + o->piece[piece].size);
     }
-    return true;
+    return few;
 }
 
 /* ---- from the window outwards */
@@ -218,10 +174,8 @@ bool plan_outward(PlanItem *items, const Lives *l, size_t height, Window *window
     const size_t n = (size_t)l->n;
     const long most = *steps + most_steps;
     Outward o = {.piece = l->piece, .by_first = l->by_first, .by_last = l->by_last, .n = l->n, .height = height, .steps = steps,
-                 .offset = scratch_new(s, n, sizeof *o.offset), .core = scratch_new(s, n, sizeof *o.core),
-                 .gap = scratch_new(s, MOST_GAPS, sizeof *o.gap), .keyed = scratch_new(s, n, sizeof *o.keyed),
-                 .spare = scratch_new(s, n, sizeof *o.spare)};
-    if (s->failed) return false;
+                 .offset = scratch_new(s, n, sizeof *o.offset), .core = scratch_new(s, n, sizeof *o.core)};
+    if (!gaps_open(&o.gaps, l->n, s)) return false;
     const bool found = (window->first == window->last && find_from_stacks(&o, window)) || find_by_search(&o, window, most, s);
     for (int i = 0; found && i < l->n; i++) items[l->piece[i].item].offset = o.offset[i];
     return found;

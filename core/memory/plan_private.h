@@ -60,6 +60,21 @@ bool placed_put(Placed *p, Piece *piece, size_t limit, long *steps);
 /* The pieces of a run, by offset. There are p->count[0] places, each with a run of p->level[0][run].n pieces. */
 Piece *placed_run(const Placed *p, int run);
 
+/* ---- gaps */
+
+typedef struct Gap { size_t low, high; } Gap; /* free bytes */
+typedef struct Gaps { Gap *gap; int n, most; } Gaps; /* by offset, no two of them side by side; so many at most */
+
+/* For so many pieces, with memory from s. false: out of host memory. */
+bool gaps_open(Gaps *g, int pieces, Scratch *s);
+/* All below the height is free. */
+void gaps_clear(Gaps *g, size_t height);
+/* Takes `size` bytes from an end of the gap, which has them. Returns their offset. */
+size_t gaps_take(Gaps *g, int at, size_t size, bool high);
+/* The bytes are no longer free, or free again. They are in one gap, or in none. false: there are too many gaps. */
+bool gaps_cover(Gaps *g, size_t low, size_t high);
+bool gaps_free(Gaps *g, size_t low, size_t high);
+
 /* ---- from the peak outwards */
 
 /* Pieces, and their numbers by the times at which their lives begin, and end. */
@@ -74,12 +89,12 @@ bool plan_outward(PlanItem *items, const Lives *l, size_t height, Window *window
 /* ---- scratch */
 
 /* Moves the items that live at one time only up as far as there is room below `height`, so that an op's scratch is
- * where the scratch of the op before was, which is still in the cache. piece: the n items with a size; items: a plan of
- * that height, and still one afterwards. Where s has failed nothing is moved. */
-void plan_lift_scratch(PlanItem *items, const Piece *piece, int n, size_t height, Scratch *s);
+ * where the scratch of the op before was, which is still in the cache. l: of the items with a size; items: a plan of that height, and
+ * still one afterwards. Where s has failed, or there are too many gaps, nothing more is moved. */
+void plan_lift_scratch(PlanItem *items, const Lives *l, size_t height, Scratch *s);
 /* Gives those items such places, wherever they were; the others stay, or move up where `height` leaves room above before->height,
  * so that there is more at the time `peak`. false: one finds no room, or another one lies above `height`, and the items are no plan; or
  * s has failed. */
-bool plan_keep(PlanItem *items, const Piece *piece, int n, const Plan *before, size_t height, int peak, Scratch *s);
+bool plan_keep(PlanItem *items, const Lives *l, const Plan *before, size_t height, int peak, Scratch *s);
 
 #endif

@@ -277,15 +277,16 @@ int setting_set_number(Settings *s, const Setting *setting, double value, Err *e
     return OK;
 }
 
+void setting_set_default(Settings *s, const Setting *setting) {
+    const char *end;
+    const double number = number_read(setting->initial, &end);
+    if (end != setting->initial) setting_set_number(s, setting, number, NULL); /* t_settings holds the table */
+    else setting_set_text(s, setting, setting->initial, NULL);
+}
+
 Settings settings_default(void) {
     Settings s = {.recompute_least = 4096, .offload_least = 4096, .page_least = PAGE_LEAST};
-    for (size_t i = 0; i < ARRAY_LEN(settings); i++) {
-        const Setting *setting = &settings[i];
-        const char *end;
-        const double number = number_read(setting->initial, &end);
-        if (setting->whose == SETTING_OUTER) continue;
-        if (end != setting->initial) setting_set_number(&s, setting, number, NULL); /* t_settings holds the table */
-        else setting_set_text(&s, setting, setting->initial, NULL);
-    }
+    for (size_t i = 0; i < ARRAY_LEN(settings); i++)
+        if (settings[i].whose != SETTING_OUTER) setting_set_default(&s, &settings[i]);
     return s;
 }

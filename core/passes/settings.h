@@ -251,5 +251,7 @@ const Setting *setting_find(const char *name);
  * as "name=value name=value"), and from a number. ERR_SCRIPT says what was expected. */
 int setting_set_text(Settings *s, const Setting *setting, const char *text, Err *e);
 int setting_set_number(Settings *s, const Setting *setting, double value, Err *e);
+/* Sets it to what it is where nothing is said. */
+void setting_set_default(Settings *s, const Setting *setting);
 
 #endif
