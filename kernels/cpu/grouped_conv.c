@@ -265,7 +265,7 @@ static const float *packed_line(const Walk *w, Own *o, int64_t sample, int64_t i
     o->packed[place] = line;
     memset(to, 0, (size_t)(begin * pixel) * sizeof *to);
     memset(to + end * pixel, 0, (size_t)((w->columns - end) * pixel) * sizeof *to);
-    if (w->in == channels) gemm_copy(w->from.dtype, w->from.data, at, 0, 1, n * channels, inner, 0); /* pixels lie side by side */
+    if (!w->spread && w->in == channels) gemm_copy(w->from.dtype, w->from.data, at, 0, 1, n * channels, inner, 0); /* pixels lie side by side */
     else if (w->spread && w->from.dtype != DT_F16) spread_numbers(w->from.dtype, w->from.data, at, channels, n, w->terms, inner);
     else gemm_copy(w->from.dtype, w->from.data, at, channels, n, w->in, w->spread ? o->line : inner, w->in);
     if (w->spread && w->from.dtype == DT_F16) spread_numbers(DT_F32, o->line, 0, w->in, n, w->terms, inner);

@@ -468,6 +468,7 @@ static const OwnCase grouped[] = {
     {{"twos", GROUPS(2, 48, 9, 8, 48, 3, 3, 24, {1, 1}, {1, 1, 1, 1}, {1, 1}), true, ACT_RELU, 4 << 20}, ALL},
     {{"fours", GROUPS(3, 32, 13, 27, 32, 3, 3, 8, {1, 1}, {1, 1, 1, 1}, {1, 1}), true, ACT_GELU, 4 << 20}, ALL},
     {{"fours, stride 2 by 3", GROUPS(2, 16, 12, 17, 16, 3, 5, 4, {2, 3}, {1, 0, 0, 2}, {1, 1}), true, ACT_LEAKY, 4 << 20}, ALL},
+    {{"fours, one band", GROUPS(3, 8, 9, 8, 8, 3, 3, 2, {1, 1}, {1, 1, 1, 1}, {1, 1}), true, ACT_GELU, 4 << 20}, ALL},
     {{"eights dilated", GROUPS(2, 32, 14, 15, 32, 3, 3, 4, {1, 1}, {2, 3, 2, 3}, {2, 3}), false, ACT_TANH, 4 << 20}, ALL},
     {{"eights, 1x1, stride 2", GROUPS(2, 48, 7, 9, 48, 1, 1, 6, {2, 2}, {0}, {1, 1}), true, ACT_RELU, 4 << 20}, ALL},
     {{"sixteens", GROUPS(5, 64, 7, 7, 64, 3, 3, 4, {1, 1}, {1, 1, 1, 1}, {1, 1}), true, ACT_RELU, 4 << 20}, ALL},
