@@ -140,7 +140,7 @@ typedef struct Walk {
     int64_t terms, outs;            /* channels of a group in `from` and in `to` */
     bool spread;
     int64_t unit, in, out, bands;   /* floats of a number; channels of a band in `from` and in `to` */
-    int64_t row;                    /* floats of a band's sums, or weights, in `to`: whole registers */
+    int64_t row;                    /* floats of a band's sums, or weights, in `to`: whole registers; after `out` they are of no matter */
     int64_t first, columns, ring;   /* packed columns, and the first of them; packed lines */
     int64_t chunk;                  /* lines of dy that dw takes at a time */
     int64_t lines, runs, run, strip; /* of a class with the most, in all samples; runs of `run` lines, in strips */
@@ -305,7 +305,6 @@ static void take_weights(const Walk *w, int64_t band, float *to) {
     const View *v = &w->w;
     const DType type = w->attr->groups == 1 && product_rounds_weight(w->args) ? GEMM_F32_AS_BF16 : v->dtype;
     const int64_t n = v->shape.dim[1], step = all_taps(w) * n;
-    if (w->row > w->out) memset(to, 0, (size_t)(all_taps(w) * w->terms * w->row) * sizeof *to);
     for (int64_t k = 0; k < w->high * w->wide; k++) {
         const Axis *down = &w->down[k / w->wide], *across = &w->across[k % w->wide];
         for (int64_t tap = 0; tap < down->taps * across->taps; tap++, to += w->terms * w->row) {

@@ -1,6 +1,7 @@
-/* grouped_conv.h: convolutions in groups of few channels, y and both gradients, in fp32, and in 16 bits where the processor does
- * not multiply those. A band of channels is done at a time: one group, whose channels fill registers, or a register of smaller
- * groups. Lines of the image that is read are packed, converted and padded, and stay in the first caches while all taps meet them.
+/* grouped_conv.h: convolutions of few channels, y and both gradients, in fp32, and in 16 bits where the processor does not multiply those:
+ * in groups, or of images that are one group. A band of channels is done at a time: one group, whose channels fill registers, or
+ * nearly, if there is one alone, or a register of smaller groups. Lines of the image that is read are packed, converted and padded, and
+ * stay in the first caches while all taps meet them.
  *
  *   y  (pixels, outputs of a band) += x  (a number of a group) w (outputs of a band), number by number, tap by tap; dx from dy as well
  *   dw (numbers, outputs of a band) += x (a number of a group) dy (outputs of a band), pixel by pixel
