@@ -152,6 +152,8 @@ typedef struct Walk {
 
 static int64_t all_taps(const Walk *w) { return w->w.shape.dim[2] * w->w.shape.dim[3]; }
 static int64_t pixel_of(const Walk *w) { return w->terms * w->unit; }
+/* Rows of a band's dw and, last, its db */
+static int64_t sums_of(const Walk *w) { return all_taps(w) * w->terms + 1; }
 
 /* A thread's part of the workspace */
 typedef struct Own {
@@ -207,13 +209,13 @@ static Walk walk_of(const KArgs *args) {
     w.ring = last_met(w.down, w.high, w.chunk) - first_met(w.down, w.high) + 1;
     w.lines = x[0] * rows;
     w.set = min_i64(w.bands, max_i64(1, SET / w.row)), w.sets = div_up(w.bands, w.set);
-    w.runs = min_i64(div_up(PIECES, w.sets), w.lines), w.run = div_up(w.lines, w.runs);
+    w.runs = min_i64(div_up(PIECES, w.sets), w.lines);
+    /* sums of dw take no more room than the images do */
+    if (product_is_dw(args->kind)) w.runs = max_i64(1, min_i64(w.runs, (w.from.count + w.to.count) / (w.bands * sums_of(&w) * w.row)));
+    w.run = div_up(w.lines, w.runs);
     w.strip = max_i64(w.chunk, STRIP / (w.set * (w.columns * w.down->stride * w.in + w.wide * w.high * pixels * w.row)));
     return w;
 }
-
-/* Rows of a band's dw and, last, its db */
-static int64_t sums_of(const Walk *w) { return all_taps(w) * w->terms + 1; }
 
 /* *floats: what it takes */
 static Own own_of(const Walk *w, float *at, int64_t *floats) {
@@ -495,13 +497,14 @@ static void set_run(const Walk *w, Own *o, int64_t set, int64_t run) {
 static bool leaves(const KArgs *args, int64_t in) { return product_is_dx(args->kind) && in == LANES && args->in[0].dtype == DT_F32; }
 
 /* A convolution that is one group, w (out, in). oneDNN would convert whole images of types that the processor does not multiply, and
- * products by gemm.h copy each number for each tap. In fp32 oneDNN has kernels for images of few channels, and is quicker where
- * outputs fill one register; with AVX-512 this was not measured. */
+ * products by gemm.h copy each number for each tap; but of many weights the sums of all runs take more room than they do. In fp32 oneDNN
+ * has kernels for images of few channels, and is quicker where outputs fill one register; with AVX-512 this was not measured. */
 static bool is_faster(const KArgs *args, int64_t in, int64_t out) {
-    enum { FEW = 16, IMAGE = 4 };
-    if (args->in[0].dtype != DT_F32) return in <= MOST && out <= MOST;
+    enum { FEW = 16, IMAGE = 4, DW_WEIGHTS = 1 << 14 };
+    const bool dw = product_is_dw(args->kind);
+    if (args->in[0].dtype != DT_F32) return in <= MOST && out <= MOST && !(dw && product_operands(args).w->count > DW_WEIGHTS);
     if (in > FEW || out > FEW || LANES_FIT || product_is_dx(args->kind)) return false;
-    return product_is_dw(args->kind) ? in > 1 && out > LANES / 2 && out != LANES : in > IMAGE || out % LANES;
+    return dw ? in > 1 && out > LANES / 2 && out != LANES : in > IMAGE || out % LANES;
 }
 
 static bool fits(const KArgs *args) {
