@@ -516,6 +516,7 @@ static const Case cases[] = {
     BOTH_PARTS("last step", S3(3, 4, 5), S3(3, 1, 5), AXIS(1, 3)),
     {"one", OP_bias_db, .x = ONE, .z = S1(1)}, {"many features", OP_bias_db, .x = BIG, .z = S1(4001)},
     {"image", OP_bias_db, .x = S4(3, 67, 9, 5), .z = S1(67)}, {"steps", OP_bias_db, .x = S3(3, 40, 5), .z = S1(5)},
+    {"few features, many rows", OP_bias_db, .x = S2(9001, 3), .z = S1(3)}, {"parts of the rows", OP_bias_db, .x = S2(777, 100), .z = S1(100)},
     {"odd", OP_copy, .x = ODD}, {"several blocks", OP_copy, .x = BIG}, {"image", OP_copy, .x = IMAGE},
     {"one", OP_cast, .x = ONE}, {"odd", OP_cast, .x = ODD}, {"several blocks", OP_cast, .x = BIG},
     {"image", OP_cast, .x = IMAGE},
