@@ -12,13 +12,9 @@
  *
  * A block is a piece, or all pieces that are alive in the same sections of time: of 280 that live near the peak of a ResNet-50 these
  * are 82 blocks, so an attempt takes a tenth of the steps, and has fewer orders to try. But a few plans need such pieces in different
- * places. So rounds of attempts take turns between both kinds of blocks.
- *
- * Nearly all of the time goes to loops over the blocks that are not placed yet. What these look at lies in rows of 32-bit numbers, and
- * no branch depends on a block, so that the processor looks at several at once: sizes and offsets are counted in units. */
+ * places. So rounds of attempts take turns between both kinds of blocks. */
 #include "plan_private.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,17 +24,22 @@
 enum { MOST_BLOCKS = 4000, MOST_ROUNDS = 16, ROUND = 16, STEPS = 20000, STEPS_PER_PAIR = 4, STEPS_OF_PAIR = 2 };
 #define CHANCE 0.2 /* by what part of itself chance may change a key, times the number of the round */
 
-/* MOST_UNITS: of a height, so that the sum of two fits in an int. PLACED: the row LOW of a placed block, above all others. */
-enum { MOST_UNITS = (1 << 30) - 1, PLACED = 1 << 30 };
-
 typedef struct Block {
-    int size, low;      /* in units; low: its offset, once it is placed */
+    size_t size, low;   /* low: its offset, once it is placed */
     int first, last;    /* the sections in which it is alive: [first, last] */
     int item;           /* the index of its lowest PlanItem */
-    int pressure;       /* the units of the fullest section that it is alive in */
+    size_t pressure;    /* the bytes of the fullest section that it is alive in */
     long failures;      /* how often one of its sections had no room while it was unplaced */
     double key;         /* the block with the largest key has number 0 */
 } Block;
+
+/* A time at which the set of living blocks is maximal. Two blocks are alive at once if and only if they share a
+ * section. */
+typedef struct Section {
+    size_t top, rest; /* the highest end of its placed blocks; the bytes of its unplaced ones */
+    int lowest;       /* the spot that could start low enough the last time has_room looked */
+    long failures;    /* how often it had no room */
+} Section;
 
 enum { NO_ITEM = -1 };
 typedef struct Blocks {
@@ -47,139 +48,107 @@ typedef struct Blocks {
     const int *next; /* by item: the one on it in the same block, or NO_ITEM */
 } Blocks;
 
-/* What every step looks at, by the blocks' numbers. LOW: the highest top of its sections, or PLACED; FIRST, LAST: its sections */
-typedef enum Row { LOW, SIZE, FIRST, LAST, ROWS } Row;
+/* What every step looks at, of an unplaced block. low: the highest top of its sections; block: its number. */
+typedef struct Spot { size_t low, size; int first, last, block; } Spot;
 
-/* A section is a time at which the set of living blocks is maximal. Two blocks are alive at once if and only if they share a section. */
 typedef struct Search {
-    Block *block;   /* [n] */
-    int *row[ROWS]; /* [n] */
-    int *top, *rest; /* by section: the highest end of its placed blocks; the units of its unplaced ones */
-    int *lowest;    /* by section: the block that could start low enough the last time has_room looked */
-    long *failures; /* by section: how often it had no room */
-    int *covered;   /* a stack [depth]: the tops that the placed blocks' sections had before */
-    size_t depth, unit;
-    int height, n, sections, unplaced, from; /* from: none below is unplaced */
+    Block *block;     /* [n] */
+    Spot *spot;       /* [unplaced], by number */
+    Section *section; /* [sections] */
+    size_t *covered;  /* a stack [depth]: the tops that the placed blocks' sections had before */
+    size_t depth, height;
+    int n, sections, unplaced;
     long steps, most; /* taken so far; the bound of this attempt */
     uint32_t random;  /* the last one of a fixed sequence */
 } Search;
 
-static int greatest(const int *number, int n) {
-    int most = 0;
-    for (int i = 0; i < n; i++) most = number[i] > most ? number[i] : most;
-    return most;
-}
-
 /* The highest top of the block's sections. */
-static int lowest_offset(Search *s, int block) {
-    const int first = s->row[FIRST][block], last = s->row[LAST][block];
-    s->steps += last - first;
-    return greatest(&s->top[first], last - first + 1);
+static size_t lowest_offset(Search *s, const Spot *b) {
+    size_t low = 0;
+    for (int i = b->first; i <= b->last; i++) low = max_size(low, s->section[i].top);
+    s->steps += b->last - b->first;
+    return low;
 }
 
-static bool lives_in(const Search *s, int block, int section) {
-    return (s->row[FIRST][block] <= section) & (section <= s->row[LAST][block]);
-}
+static bool lives_in(const Spot *at, int section) { return (at->first <= section) & (section <= at->last); }
 
 /* Counts a failure of the section, which has no room for its unplaced blocks, and of those blocks. */
 static void blame(Search *s, int section) {
-    s->failures[section]++;
-    for (int k = 0; k < s->n; k++) s->block[k].failures += lives_in(s, k, section) & (s->row[LOW][k] != PLACED);
+    s->section[section].failures++;
+    for (int k = 0; k < s->unplaced; k++) s->block[s->spot[k].block].failures += lives_in(&s->spot[k], section);
     s->steps += s->unplaced;
 }
 
-/* Those of the n that live in sections [first, last] lie at `top` or above. */
-static void raise_low(int n, int *restrict low, const int *restrict begin, const int *restrict end, int first, int last, int top) {
-    for (int k = 0; k < n; k++) {
-        const int raised = (low[k] < top) & (begin[k] <= last) & (first <= end[k]);
-        low[k] = raised ? top : low[k];
+/* The loops over all spots have no branch that depends on a spot, for those follow no pattern. */
+
+/* Places the block of a spot, which is no longer one. false: one of its sections has no room any more for its unplaced blocks. */
+static bool place(Search *s, int spot) {
+    const Spot b = s->spot[spot];
+    const size_t top = b.low + b.size;
+    int full = -1;
+    s->block[b.block].low = b.low;
+    for (int i = b.first; i <= b.last; i++) {
+        Section *at = &s->section[i];
+        s->covered[s->depth++] = at->top;
+        at->top = top;
+        at->rest -= b.size;
+        if (at->rest + top > s->height) full = i;
     }
-}
-
-/* Places the block. false: one of its sections has no room any more for its unplaced blocks. */
-static bool place(Search *s, int block) {
-    const int first = s->row[FIRST][block], last = s->row[LAST][block], n = last - first + 1, size = s->row[SIZE][block];
-    const int low = s->row[LOW][block], top = low + size;
-    int *tops = &s->top[first], *rest = &s->rest[first];
-    memcpy(&s->covered[s->depth], tops, (size_t)n * sizeof *tops);
-    s->depth += (size_t)n;
-    for (int i = 0; i < n; i++) tops[i] = top;
-    for (int i = 0; i < n; i++) rest[i] -= size;
-    s->block[block].low = low;
-    s->row[LOW][block] = PLACED;
-    while (s->from < s->n && s->row[LOW][s->from] == PLACED) s->from++;
     s->steps += --s->unplaced;
-    raise_low(s->n, s->row[LOW], s->row[FIRST], s->row[LAST], first, last, top);
-    if (greatest(rest, n) + top <= s->height) return true;
-    int full = last;
-    while (s->rest[full] + top <= s->height) full--;
-    blame(s, full);
-    return false;
+    memmove(&s->spot[spot], &s->spot[spot + 1], (size_t)(s->unplaced - spot) * sizeof b);
+    for (Spot *at = s->spot; at < s->spot + s->unplaced; at++) {
+        const bool raised = (at->low < top) & (at->first <= b.last) & (b.first <= at->last);
+        at->low = raised ? top : at->low;
+    }
+    if (full >= 0) blame(s, full);
+    return full < 0;
 }
 
-/* Undoes place for the block that was placed last. */
-static void take_back(Search *s, int block) {
-    const int first = s->row[FIRST][block], last = s->row[LAST][block], n = last - first + 1, size = s->row[SIZE][block];
-    const int top = s->block[block].low + size, *begin = s->row[FIRST], *end = s->row[LAST];
-    int *low = s->row[LOW], *rest = &s->rest[first];
-    s->depth -= (size_t)n;
-    memcpy(&s->top[first], &s->covered[s->depth], (size_t)n * sizeof *s->top);
-    for (int i = 0; i < n; i++) rest[i] += size;
-    for (int k = 0; k < s->n; k++)
-        if (low[k] == top && begin[k] <= last && first <= end[k]) low[k] = lowest_offset(s, k);
-    low[block] = s->block[block].low;
-    s->from = min_int(s->from, block);
+/* Undoes place for the block that was placed last, which was `b` at that spot. */
+static void take_back(Search *s, int spot, Spot b) {
+    for (int i = b.last; i >= b.first; i--) {
+        s->section[i].top = s->covered[--s->depth];
+        s->section[i].rest += b.size;
+    }
+    for (Spot *at = s->spot; at < s->spot + s->unplaced; at++)
+        if (at->low == b.low + b.size && at->first <= b.last && b.first <= at->last) at->low = lowest_offset(s, at);
+    memmove(&s->spot[spot + 1], &s->spot[spot], (size_t)(s->unplaced - spot) * sizeof b);
+    s->spot[spot] = b;
     s->steps += s->unplaced++;
 }
 
 /* A section has room if one of its unplaced blocks can start so low that all of them fit from there on. */
-static bool has_room(Search *s, int section, int offset) {
-    const int *low = s->row[LOW], most = s->height - s->rest[section];
-    if (s->rest[section] == 0) return true;
+static bool has_room(Search *s, int section, size_t offset) {
+    Section *at = &s->section[section];
+    const Spot *known = &s->spot[at->lowest];
+    size_t most = s->height - at->rest;
+    if (at->rest == 0) return true;
     if (offset > most) return false;
-    const int known = s->lowest[section];
-    if (low[known] <= most && lives_in(s, known, section)) return true;
-    for (int k = s->from; k < s->n; k++, s->steps++) {
-        if (low[k] > most || !lives_in(s, k, section)) continue;
-        s->lowest[section] = k;
+    if (at->lowest < s->unplaced && known->low <= most && lives_in(known, section)) return true;
+    for (int k = 0; k < s->unplaced; k++, s->steps++) {
+        if (s->spot[k].low > most || !lives_in(&s->spot[k], section)) continue;
+        at->lowest = k;
         return true;
     }
     return false;
 }
 
-/* The least of these numbers that is `from` or more, and below PLACED; else PLACED. */
-static int least_from(const int *number, int n, int from) {
-    int least = PLACED;
-    for (int k = 0; k < n; k++) {
-        const int of = number[k] >= from ? number[k] : PLACED;
-        least = of < least ? of : least;
+/* The spot to try after block `last` at `offset`: the one that can start lowest, below `limit`, and of those the first;
+ * s->unplaced: there is none. */
+static int next_spot(Search *s, size_t offset, int last, size_t limit) {
+    int found = s->unplaced;
+    for (int k = 0; k < s->unplaced; k++) {
+        const size_t low = s->spot[k].low;
+        const bool better = (low < limit) & ((low > offset) | ((low == offset) & (s->spot[k].block > last)));
+        limit = better ? low : limit;
+        found = better ? k : found;
     }
-    return least;
-}
-
-/* The block to try after block `last` at `offset`: the one that can start lowest, below `limit`, and of those the first; s->n: there
- * is none. */
-static int next_block(Search *s, int offset, int last, int limit) {
-    const int *low = s->row[LOW], after = last + 1; /* from there on at `offset`, too */
-    const int there = least_from(low + after, s->n - after, offset), above = least_from(low, after, offset + 1);
-    const int least = min_int(there, above);
-    int found = there == offset ? after : 0;
     s->steps += s->unplaced;
-    if (least >= limit || least == PLACED) return s->n;
-    while (low[found] != least) found++;
     return found;
 }
 
-/* The lowest end that an unplaced block can have. */
-static int lowest_end(const Search *s) {
-    const int *low = s->row[LOW], *size = s->row[SIZE];
-    int end = INT_MAX;
-    for (int k = 0; k < s->n; k++) end = low[k] + size[k] < end ? low[k] + size[k] : end;
-    return end;
-}
-
 /* Does every section have room? */
-static bool have_room(Search *s, int offset) {
+static bool have_room(Search *s, size_t offset) {
     for (int i = 0; i < s->sections; i++, s->steps++) {
         if (has_room(s, i, offset)) continue;
         blame(s, i);
@@ -190,15 +159,18 @@ static bool have_room(Search *s, int offset) {
 
 /* Places all unplaced blocks, after block `last` was placed at `offset`. false: that is impossible, or the steps are
  * used up; the placed blocks are as they were. */
-static bool place_rest(Search *s, int offset, int last) {
+static bool place_rest(Search *s, size_t offset, int last) {
+    size_t limit = SIZE_MAX; /* from there on, another block would still fit below */
     if (!s->unplaced) return true;
-    const int limit = lowest_end(s); /* from there on, another block would still fit below */
+    for (int k = 0; k < s->unplaced; k++) limit = min_size(limit, s->spot[k].low + s->spot[k].size);
     s->steps += s->unplaced;
     if (!have_room(s, offset)) return false;
-    while (s->steps < s->most && (last = next_block(s, offset, last, limit)) < s->n) {
-        offset = s->row[LOW][last];
-        if (place(s, last) && place_rest(s, offset, last)) return true;
-        take_back(s, last);
+    for (int spot; s->steps < s->most && (spot = next_spot(s, offset, last, limit)) < s->unplaced;) {
+        const Spot tried = s->spot[spot];
+        offset = tried.low;
+        last = tried.block;
+        if (place(s, spot) && place_rest(s, offset, last)) return true;
+        take_back(s, spot, tried);
     }
     return false;
 }
@@ -223,7 +195,7 @@ static int find_sections(const PlanItem *items, const Block *block, int n, int *
     return m;
 }
 
-/* Fills in the sections of every block, their units and its pressure. Returns the sum of the blocks' numbers of
+/* Fills in the sections of every block, their bytes and its pressure. Returns the sum of the blocks' numbers of
  * sections: the most entries that `covered` can have. */
 static size_t find_lives(Search *s, const PlanItem *items, const int *time) {
     size_t sum = 0;
@@ -232,10 +204,10 @@ static size_t find_lives(Search *s, const PlanItem *items, const int *time) {
         b->first = count_before(time, s->sections, item->first);
         b->last = count_before(time, s->sections, item->last + 1) - 1;
         sum += (size_t)(b->last - b->first + 1);
-        for (int i = b->first; i <= b->last; i++) s->rest[i] += b->size;
+        for (int i = b->first; i <= b->last; i++) s->section[i].rest += b->size;
     }
     for (Block *b = s->block; b < s->block + s->n; b++)
-        for (int i = b->first; i <= b->last; i++) b->pressure = max_int(b->pressure, s->rest[i]);
+        for (int i = b->first; i <= b->last; i++) b->pressure = max_size(b->pressure, s->section[i].rest);
     return sum;
 }
 
@@ -244,12 +216,12 @@ static size_t find_lives(Search *s, const PlanItem *items, const int *time) {
 typedef double BlockKey(const Search *, const Block *);
 static double by_life(const Search *s, const Block *b) { return (void)s, b->last - b->first + 1; }
 static double by_end(const Search *s, const Block *b) { return (void)s, b->last + 1; }
-static double by_size(const Search *s, const Block *b) { return (void)s, b->size; }
+static double by_size(const Search *s, const Block *b) { return (void)s, (double)b->size; }
 static double by_begin(const Search *s, const Block *b) { return s->sections - b->first; }
 static double own_failures(const Search *s, const Block *b) { return (void)s, (double)b->failures; }
 static double section_failures(const Search *s, const Block *b) {
     double sum = 0;
-    for (int i = b->first; i <= b->last; i++) sum += (double)s->failures[i];
+    for (int i = b->first; i <= b->last; i++) sum += (double)s->section[i].failures;
     return sum;
 }
 
@@ -273,13 +245,8 @@ static void number_blocks(Search *s, int round, int attempt) {
         b->key = key(s, b) * (1 + failed(s, b)) * (1 + CHANCE * round * chance);
     }
     qsort(s->block, (size_t)s->n, sizeof *s->block, compare_blocks);
-    for (int k = 0; k < s->n; k++) {
-        const Block *b = &s->block[k];
-        const int of[ROWS] = {[LOW] = 0, [SIZE] = b->size, [FIRST] = b->first, [LAST] = b->last};
-        for (int row = 0; row < ROWS; row++) s->row[row][k] = of[row];
-    }
+    for (int k = 0; k < s->n; k++) s->spot[k] = (Spot){0, s->block[k].size, s->block[k].first, s->block[k].last, k};
     s->unplaced = s->n;
-    s->from = 0;
 }
 
 /* ---- rounds of attempts */
@@ -292,7 +259,7 @@ static Answer make_round(Search *s, const Blocks *blocks, int round, long most_s
     s->block = blocks->block;
     s->n = blocks->n;
     for (int k = 0; k < s->n; k++) s->block[k].failures = 0;
-    for (int k = 0; k < s->sections; k++) s->failures[k] = 0;
+    for (int k = 0; k < s->sections; k++) s->section[k].failures = 0;
     for (int i = 0; i < ROUND && s->steps < most_steps; i++) {
         number_blocks(s, round, i);
         s->most = s->steps + STEPS + (long)s->n * s->n * STEPS_PER_PAIR;
@@ -303,9 +270,9 @@ static Answer make_round(Search *s, const Blocks *blocks, int round, long most_s
 }
 
 /* The items of each block, one on another. */
-static void fill_in(const Search *s, const Blocks *blocks, PlanItem *items) {
+static void fill_in(const Blocks *blocks, PlanItem *items) {
     for (const Block *b = blocks->block; b < blocks->block + blocks->n; b++) {
-        size_t offset = (size_t)b->low * s->unit;
+        size_t offset = b->low;
         for (int i = b->item; i != NO_ITEM; i = blocks->next[i]) {
             items[i].offset = offset;
             offset += items[i].size;
@@ -321,7 +288,7 @@ static bool search(Search *s, const Blocks *joined, const Blocks *apart, PlanIte
             const Blocks *blocks = kind ? apart : joined;
             if (answer[kind] == UNKNOWN) answer[kind] = make_round(s, blocks, round, most_steps);
             if (answer[kind] != FOUND) continue;
-            fill_in(s, blocks, items);
+            fill_in(blocks, items);
             return true;
         }
     return false;
@@ -329,21 +296,12 @@ static bool search(Search *s, const Blocks *joined, const Blocks *apart, PlanIte
 
 /* ---- blocks */
 
-/* Bytes of which all sizes are multiples; more, where the height has too many of them, and what is found has some bytes to spare. */
-static size_t find_unit(const PlanItem *items, int n, size_t height) {
-    size_t all = 0;
-    for (int i = 0; i < n; i++) all |= items[i].size;
-    size_t unit = all ? all & (0 - all) : 1;
-    while (height / unit > MOST_UNITS) unit *= 2;
-    return unit;
-}
-
 /* A block for each item with a size. next: [n] */
-static Blocks separate(const PlanItem *items, int n, size_t unit, Block *block, int *next) {
+static Blocks separate(const PlanItem *items, int n, Block *block, int *next) {
     int m = 0;
     for (int i = 0; i < n; i++) {
         next[i] = NO_ITEM;
-        if (items[i].size) block[m++] = (Block){.size = (int)((items[i].size + unit - 1) / unit), .item = i};
+        if (items[i].size) block[m++] = (Block){.size = items[i].size, .item = i};
     }
     return (Blocks){block, m, next};
 }
@@ -381,25 +339,22 @@ bool plan_search(PlanItem *items, int n, size_t height, long most_steps, long *s
     size_t count = 1;
     for (int i = 0; i < n; i++) count += items[i].size > 0;
     if (count > MOST_BLOCKS) return false;
-    const size_t unit = find_unit(items, n, height);
-    Search s = {.block = scratch_new(m, count, sizeof(Block)), .top = scratch_new(m, count, sizeof(int)), .rest = scratch_new(m, count, sizeof(int)),
-                .lowest = scratch_new(m, count, sizeof(int)), .failures = scratch_new(m, count, sizeof(long)), .unit = unit, .height = (int)(height / unit)};
+    Search s = {.block = scratch_new(m, count, sizeof(Block)), .spot = scratch_new(m, count, sizeof(Spot)),
+                .section = scratch_new(m, count, sizeof(Section)), .height = height};
     Block *block = scratch_new(m, count, sizeof *block);
-    for (int row = 0; row < ROWS; row++) s.row[row] = scratch_new(m, count, sizeof(int));
     int *time = scratch_new(m, count, sizeof *time), *begin = scratch_new(m, count, sizeof *begin);
     int *next = scratch_new(m, all, sizeof *next), *next_joined = scratch_new(m, all, sizeof *next_joined);
     if (m->failed) return false;
-    const Blocks apart = separate(items, n, unit, s.block, next);
+    const Blocks apart = separate(items, n, s.block, next);
     s.n = apart.n;
     s.sections = find_sections(items, s.block, s.n, time, begin);
     const size_t lives = find_lives(&s, items, time);
     s.covered = scratch_new(m, lives + 1, sizeof *s.covered);
     s.steps = (long)lives;
     if (m->failed) return false;
-    bool found = true; /* all that live at once are within the height, also as whole units */
-    for (int i = 0; i < s.sections; i++) found &= s.rest[i] <= s.height;
+    for (int i = 0; i < s.sections; i++) assert(s.section[i].rest <= height);
     const Blocks joined = join(&apart, block, next_joined);
-    found = found && plan_search_steps(joined.n) <= most_steps && search(&s, &joined, &apart, items, most_steps);
+    const bool found = plan_search_steps(joined.n) <= most_steps && search(&s, &joined, &apart, items, most_steps);
     *steps += s.steps;
     return found;
 }
