@@ -654,10 +654,11 @@ static bool grouped_by(const Types *t) {
 static void test_groups(const Types *t, int pass, size_t turn) {
     for (size_t k = 0; k < ARRAY_LEN(grouped); k++) {
         const RefConv *d = &grouped[k].conv.d;
-        const bool dx = pass == DX || pass == DX_ACT, is_register = d->c / d->groups == (isa_has(dnnl_cpu_isa_avx512_core) ? 16 : 8);
+        const int lanes = isa_has(dnnl_cpu_isa_avx512_core) ? 16 : 8;
+        const bool dx = pass == DX || pass == DX_ACT, is_register = d->c / d->groups == lanes;
         const bool left = dx && is_register && t->t[Y] == DT_F32; /* one register for a group */
         const bool few = pass == DW && d->c / d->groups <= 4; /* depthwise.h has them on any processor */
-        const bool own = few || (grouped_by(t) && !left && grouped[k].own >> pass & 1);
+        const bool own = few || (grouped_by(t) && !left && d->c % lanes == 0 && grouped[k].own >> pass & 1);
         if (in_turn(k, ARRAY_LEN(grouped), turn)) test_conv(&grouped[k].conv, t, pass, act_in(pass, grouped[k].conv.act, k + turn), &own);
     }
 }
