@@ -500,13 +500,6 @@ static void test_search(void) {
     size_t bound = bound_of(above, ARRAY_LEN(above), 8, &when);
     is_int(search_errors(above, ARRAY_LEN(above), bound, &lowest), 0, "also where no plan reaches the bound");
     ok(lowest == bound + 64, "which happens: %zu bytes alive, %zu bytes needed", bound, lowest);
-    const size_t large = (size_t)1 << 40; /* more than 32 bits of units of 64 bytes: each size then takes some bytes more */
-    PlanItem two[] = {{large, 0, 1, 0}, {64, 0, 1, 0}};
-    Scratch s = {0};
-    long steps = 0;
-    ok(!plan_search(two, 2, large + 64, 1000, &steps, &s) && plan_search(two, 2, 2 * large, 1000, &steps, &s) &&
-       plan_check(two, 2, &(Plan){.height = 2 * large}, NULL) == OK, "a height of many bytes, with some to spare");
-    scratch_release(&s, NULL);
 }
 
 /* Rectangles cut in pieces, each of which is then sliced in 8: the pieces are found again, in fewer steps than it takes to
