@@ -238,11 +238,11 @@ static void block_piece(const KArgs *a, int64_t begin, int64_t end) {
 }
 
 int k_cpu_softmax(const KArgs *a, Err *e) {
-    const Groups g = groups_of(a);
-    const int64_t n = a->in[0].shape.dim[a->attr->softmax.axis];
     (void)e;
     assert(0 <= a->attr->softmax.axis && a->attr->softmax.axis < a->in[0].shape.rank);
     assert(a->in[0].count == a->out[0].count && (a->kind == OP_softmax || a->softmax_dx.y.count == a->out[0].count));
+    const Groups g = groups_of(a);
+    const int64_t n = a->in[0].shape.dim[a->attr->softmax.axis];
     if (g.inner > 1) range_run(a, g.outer * g.across, max_i64(1, BLOCK / (n * min_i64(g.each, g.inner))), columns_piece);
     else range_run(a, g.outer, max_i64(1, BLOCK / n), n <= PART ? block_piece : lines_piece);
     return OK;
