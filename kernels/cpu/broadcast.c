@@ -75,10 +75,10 @@ static void add_row(const KArgs *a, int64_t at, int64_t n, double *sum) {
     else block_sum(sum, dy, n);
 }
 
-/* An item is some columns of all rows that share a row of s; or a whole run, of which so many elements are summed side by side, if a row is
- * one element. */
+/* Elements that are summed side by side: columns of a row, or parts of a run, if a row is one element. */
 static int64_t columns_of(const Broadcast *r) { return columns_together(r->inner == 1 ? 1 : r->outer * r->inner); }
 
+/* An item is such columns of all rows that share a row of s; or a whole run. */
 static void sums_piece(const KArgs *a, int64_t begin, int64_t end) {
     const Broadcast r = of(&a->broadcast_ds.dy, &a->broadcast_ds.ds);
     const int64_t each = columns_of(&r), across = div_up(r.inner, each);

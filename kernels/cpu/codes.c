@@ -1,6 +1,5 @@
 #include "codes.h"
 
-#include "cpu.h"
 #define REGISTER_LANES
 #include "lanes.h"
 
@@ -51,8 +50,9 @@ HOT static void line8(const uint8_t *codes, float scb, int64_t n, float *to) {
 }
 
 void codes_ask(const Quantized *q, int64_t i, int64_t n) {
+    enum { LINE = 64 /* bytes */ };
     const int shift = q->map ? 1 : 0; /* two codes in a byte, or one */
-    for (int64_t k = i >> shift; k < (i + n) >> shift; k += CPU_ALIGNMENT) line_ask(q->codes, k, 1);
+    for (int64_t k = i >> shift; k < (i + n) >> shift; k += LINE) line_ask(q->codes, k, 1);
 }
 
 void codes_load(const Quantized *q, int64_t i, int64_t n, float *to) {

@@ -20,7 +20,8 @@ typedef struct Gemm Gemm;
 /* Rows [row, row + rows) of a, numbers [at, at + depth) of each, as rows that are GEMM_STEP apart. */
 typedef void GemmRows(const Gemm *, int64_t row, int64_t rows, int64_t at, int64_t depth, float *to);
 /* Numbers [at, at + depth) of columns [column, column + columns) of b, as rows that are GEMM_COLUMNS apart; beyond its
- * columns a row may hold anything. At most GEMM_COLUMNS columns; strips: GEMM_STRIP, as one panel of `depth` rows after the other. */
+ * columns a row may hold anything. There are at most GEMM_COLUMNS columns. With
+ * `strips` there are up to GEMM_STRIP: each GEMM_COLUMNS of them are a panel of `depth` such rows, one panel after the other. */
 typedef void GemmColumns(const Gemm *, int64_t column, int64_t columns, int64_t at, int64_t depth, float *to);
 /* What becomes of finished sums, of rows [row, row + rows) and columns [column, column + columns), rows `step` apart. */
 typedef void GemmLeave(const Gemm *, int64_t row, int64_t rows, int64_t column, int64_t columns, float *sums, int64_t step);

@@ -140,7 +140,7 @@ typedef struct Walk {
     int64_t terms, outs;            /* channels of a group in `from` and in `to` */
     bool spread;
     int64_t unit, in, out, bands;   /* floats of a number; channels of a band in `from` and in `to` */
-    int64_t row;                    /* floats of a band's sums, or weights, in `to`: whole registers; after `out` they are of no matter */
+    int64_t row;                    /* floats of a band's sums, or weights, in `to`: whole registers, of which the first `out` count */
     int64_t first, columns, ring;   /* packed columns, and the first of them; packed lines */
     int64_t chunk;                  /* lines of dy that dw takes at a time */
     int64_t lines, runs, run, strip; /* of a class with the most, in all samples; runs of `run` lines, in strips */

@@ -260,9 +260,8 @@ static int train(const Network *net, const Settings *s, Device *cpu, float *loss
     return code;
 }
 
-/* Every mode; the budget, the last one, is what the best of the others takes. With bf16 it is a sixteenth more: the best choice of two of
- * these small networks is estimated too high to be looked at, and the least that is reached is 4 and 1 % above it. */
-static void train_all(const Network *net, Settings s, Device *cpu, const char *name) {
+/* Every mode; the budget, the last one, is what the best of the others takes, or a twentieth more where `above` is set. */
+static void train_all(const Network *net, Settings s, Device *cpu, const char *name, bool above) {
     Err e = {0};
     float stored[STEPS] = {0}, loss[STEPS];
     size_t held = 0;
@@ -270,7 +269,7 @@ static void train_all(const Network *net, Settings s, Device *cpu, const char *n
     bool over = false;
     for (int mode = CHECKPOINT_MARKED; mode <= CHECKPOINT_BUDGET && !code; mode++) {
         s.checkpoint = (Checkpoint)mode;
-        if (mode == CHECKPOINT_BUDGET && s.precision != PREC_FP32) s.budget += s.budget / 16;
+        if (mode == CHECKPOINT_BUDGET && above) s.budget += s.budget / 20;
         code = train(net, &s, cpu, loss, &held, &e);
         differ += memcmp(loss, stored, sizeof loss) != 0;
         over = held > s.budget;
@@ -291,7 +290,9 @@ static void test_training(void) {
             Network *net = net_new(nets[n].text, "CrossEntropyLoss", shape4(BATCH, 3, 16, 16), &e);
             Settings s = settings_of(CHECKPOINT_NONE);
             s.precision = precisions[k];
-            if (net) train_all(net, s, cpu, nets[n].name);
+            /* their best choice is estimated too high to be looked at: the least that is reached is 4 and 1 % above it */
+            const bool above = s.precision == PREC_AMP_BF16 && (nets[n].text == marked || nets[n].text == views);
+            if (net) train_all(net, s, cpu, nets[n].name, above);
             else ok(false, "%s: %s", nets[n].name, e.text);
             network_free(net);
         }
