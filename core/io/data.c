@@ -7,7 +7,7 @@
 
 #include "data_private.h"
 #include "base/mem.h"
-#include "math/rng.h"
+#include "math/rng_fill.h"
 
 Dataset *dataset_start(const char *kind, Err *e) {
     Dataset *d = mem_new(sizeof *d);
@@ -213,7 +213,8 @@ static Philox draw(const Dataset *d, int64_t i, int what, int64_t block) {
 }
 
 static void draw_normal(const Dataset *d, int64_t i, int what, int64_t n, float *out) {
-    rng_fill(d->seed, RNG_DATA, stream_a(i), stream_b(i, what), rng_normals, out, n);
+    const RngPlace from = {.seed = d->seed, .stream = RNG_DATA, .a = stream_a(i), .b = stream_b(i, what)};
+    rng_fill(&from, true, out, n);
 }
 
 static void normalize(const Dataset *d, float *x, int64_t n) {

@@ -52,16 +52,30 @@ MT_FN Philox philox(uint64_t seed, uint32_t stream, uint32_t a, uint32_t b, uint
 /* Uniform in [0, 1): 24 bits of x, exact in fp32. */
 MT_FN float rng_uniform(uint32_t x) { return (float)(x >> 8) * (1.0f / 16777216.0f); }
 
+/* Four numbers in [0, 1) */
+MT_FN void rng_uniforms(Philox r, float *four) {
+    for (int k = 0; k < 4; k++) four[k] = rng_uniform(r.x[k]);
+}
+
 /* ---- normally distributed numbers
  *
- * In double, by sums and products alone and without a branch: the bits of fp32 are those of every machine, and compilers make vectors of
- * it. The mathematical library's log, sin and cos take two to four times as long. */
+ * In double and whole numbers of as many bits, by sums and products alone and without a branch: the bits of fp32 are those of every
+ * machine, and compilers make vectors of it. The mathematical library's log, sin and cos take two to four times as long. */
 
 MT_FN double rng_of_bits(uint64_t bits) {
     double d;
     memcpy(&d, &bits, sizeof d);
     return d;
 }
+
+MT_FN uint64_t rng_bits(double d) {
+    uint64_t bits;
+    memcpy(&bits, &d, sizeof bits);
+    return bits;
+}
+
+/* -d where `two` is 2, d where it is 0 */
+MT_FN double rng_negative_if(uint64_t two, double d) { return rng_of_bits(rng_bits(d) ^ two << 62); }
 
 /* n below 2^52 as a double: the bits of 2^52 + n */
 MT_FN double rng_whole(uint64_t n) { return rng_of_bits(n | 0x4330000000000000u) - 0x1p52; }
@@ -70,29 +84,23 @@ MT_FN double rng_whole(uint64_t n) { return rng_of_bits(n | 0x4330000000000000u)
  * log(m) = 2 (s + s^3 / 3 + s^5 / 5 + ...), and s^2 < 0.03. */
 MT_FN double rng_log(double u) {
     const uint64_t sqrt_half = 0x3FE6A09E667F3BCDu, one = 0x3FF0000000000000u;
-    uint64_t bits;
-    memcpy(&bits, &u, sizeof bits);
-    const uint64_t exponent = (bits + (one - sqrt_half)) >> 52; /* k + 1023 */
+    const uint64_t bits = rng_bits(u), exponent = (bits + (one - sqrt_half)) >> 52; /* k + 1023 */
     const double m = rng_of_bits(bits - (exponent << 52) + one), s = (m - 1) / (m + 1), z = s * s;
-    double sum = 1.0 / 21;
-    sum = sum * z + 1.0 / 19;
-    sum = sum * z + 1.0 / 17;
-    sum = sum * z + 1.0 / 15;
-    sum = sum * z + 1.0 / 13;
-    sum = sum * z + 1.0 / 11;
-    sum = sum * z + 1.0 / 9;
-    sum = sum * z + 1.0 / 7;
-    sum = sum * z + 1.0 / 5;
-    sum = sum * z + 1.0 / 3;
-    sum = sum * z + 1;
+    const double w = z * z;
+    double sum = 1.0 / 21, other = 1.0 / 19; /* every other term: two sums do not wait for each other */
+    sum = sum * w + 1.0 / 17, other = other * w + 1.0 / 15;
+    sum = sum * w + 1.0 / 13, other = other * w + 1.0 / 11;
+    sum = sum * w + 1.0 / 9, other = other * w + 1.0 / 7;
+    sum = sum * w + 1.0 / 5, other = other * w + 1.0 / 3;
+    sum = (sum * w + 1) + other * z;
     return (rng_whole(exponent) - 1023) * 0.69314718055994530942 + 2 * s * sum;
 }
 
-/* Cosine and sine of y / 2^32 of a turn. x is the angle to the next quarter of a turn, at most pi / 4; the series of both up to
- * x^16 and x^17. */
-MT_FN void rng_turn(uint32_t y, double *cosine, double *sine) {
-    const uint32_t quarter = (y + (1u << 29)) >> 30; /* 4 is 0 */
-    const double x = (double)(int32_t)(y - (quarter << 30)) * (2 * 3.14159265358979323846 * 0x1p-32), z = x * x;
+/* Cosine and sine of y / 2^32 of a turn, y below 2^32. x is the angle to the next quarter of a turn, at most pi / 4; the series of both
+ * up to x^16 and x^17. */
+MT_FN void rng_turn(uint64_t y, double *cosine, double *sine) {
+    const uint64_t eighth = (uint64_t)1 << 29, quarter = (y + eighth) >> 30; /* 4 is 0 */
+    const double x = (rng_whole(y + eighth - (quarter << 30)) - 0x1p29) * (2 * 3.14159265358979323846 * 0x1p-32), z = x * x;
     double c = 1.0 / 20922789888000.0, s = 1.0 / 355687428096000.0;
     c = c * z - 1.0 / 87178291200.0, s = s * z - 1.0 / 1307674368000.0;
     c = c * z + 1.0 / 479001600.0, s = s * z + 1.0 / 6227020800.0;
@@ -103,35 +111,22 @@ MT_FN void rng_turn(uint32_t y, double *cosine, double *sine) {
     c = c * z - 1.0 / 2.0, s = s * z - 1.0 / 6.0;
     c = c * z + 1, s = (s * z + 1) * x;
     const double first = quarter & 1 ? s : c, second = quarter & 1 ? c : s;
-    *cosine = (quarter + 1) & 2 ? -first : first;
-    *sine = quarter & 2 ? -second : second;
+    *cosine = rng_negative_if((quarter + 1) & 2, first);
+    *sine = rng_negative_if(quarter & 2, second);
 }
 
-/* Four of them by the method of Box and Muller: two from two uniform ones in (0, 1), twice. */
+/* Two of them by the method of Box and Muller, of two whole numbers below 2^32 */
+MT_FN void rng_pair(uint64_t x, uint64_t y, float *one, float *two) {
+    const double radius = sqrt(-2 * rng_log((rng_whole(x) + 0.5) * 0x1p-32));
+    double cosine, sine;
+    rng_turn(y, &cosine, &sine);
+    *one = (float)(radius * cosine);
+    *two = (float)(radius * sine);
+}
+
+/* Four of them, of a block */
 MT_FN void rng_normals(Philox r, float *four) {
-    for (int k = 0; k < 4; k += 2) {
-        const double radius = sqrt(-2 * rng_log((rng_whole(r.x[k]) + 0.5) * 0x1p-32));
-        double cosine, sine;
-        rng_turn(r.x[k + 1], &cosine, &sine);
-        four[k] = (float)(radius * cosine);
-        four[k + 1] = (float)(radius * sine);
-    }
-}
-
-/* ---- many numbers */
-
-/* Four numbers in [0, 1) */
-MT_FN void rng_uniforms(Philox r, float *four) {
-    for (int k = 0; k < 4; k++) four[k] = rng_uniform(r.x[k]);
-}
-
-/* The n first numbers of the stream (stream, a, b) of `seed`, of which `draw` (rng_uniforms, rng_normals) makes four from a block. */
-MT_FN void rng_fill(uint64_t seed, uint32_t stream, uint32_t a, uint32_t b, void (*draw)(Philox, float *), float *out, int64_t n) {
-    const int64_t whole = n / 4;
-    float last[4];
-    for (int64_t i = 0; i < whole; i++) draw(philox(seed, stream, a, b, (uint64_t)i), &out[4 * i]);
-    if (n > 4 * whole) draw(philox(seed, stream, a, b, (uint64_t)whole), last);
-    for (int64_t i = 4 * whole; i < n; i++) out[i] = last[i - 4 * whole];
+    for (int k = 0; k < 4; k += 2) rng_pair(r.x[k], r.x[k + 1], &four[k], &four[k + 1]);
 }
 
 #endif

@@ -48,38 +48,9 @@ static void blocks(const Buf *b, int64_t *n, int64_t *c, int64_t *hw) {
         *c = b->order[0];
         *hw = b->order[1] * b->order[2];
     }
+    if (*c == 1 || *hw == 1) *c = count, *hw = 1; /* they lie as in PyTorch: one run */
     assert(count % (*c * *hw) == 0);
     *n = count / (*c * *hw);
-}
-
-/* Stores values[from], an fp32 or, for integers, an int32 number, as element `at`. */
-static void store(const Buf *b, void *storage, int64_t at, const void *values, int64_t from) {
-    if (dtype_is_float(b->dtype)) dtype_store(b->dtype, storage, (size_t)at, ((const float *)values)[from]);
-    else if (b->dtype == DT_I32) ((int32_t *)storage)[at] = ((const int32_t *)values)[from];
-    else ((uint8_t *)storage)[at] = (uint8_t)((const int32_t *)values)[from];
-}
-
-/* The reverse of store. */
-static void load(const Buf *b, const void *storage, int64_t at, void *values, int64_t to) {
-    if (dtype_is_float(b->dtype)) ((float *)values)[to] = dtype_load(b->dtype, storage, (size_t)at);
-    else if (b->dtype == DT_I32) ((int32_t *)values)[to] = ((const int32_t *)storage)[at];
-    else ((int32_t *)values)[to] = ((const uint8_t *)storage)[at];
-}
-
-void view_pack(const Buf *b, const void *values, void *storage) {
-    int64_t n, c, hw;
-    blocks(b, &n, &c, &hw);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t s = 0; s < hw; s++)
-            for (int64_t k = 0; k < c; k++) store(b, storage, (i * hw + s) * c + k, values, (i * c + k) * hw + s);
-}
-
-void view_unpack(const Buf *b, const void *storage, void *values) {
-    int64_t n, c, hw;
-    blocks(b, &n, &c, &hw);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t k = 0; k < c; k++)
-            for (int64_t s = 0; s < hw; s++) load(b, storage, (i * hw + s) * c + k, values, (i * c + k) * hw + s);
 }
 
 /* Moves elements of `size` bytes, which is known where it is compiled: the copies are single instructions. */
@@ -105,3 +76,42 @@ static void permute(const Buf *b, bool pack, const char *from, char *to) {
 
 void view_pack_bytes(const Buf *b, const void *bytes, void *storage) { permute(b, true, bytes, storage); }
 void view_unpack_bytes(const Buf *b, const void *storage, void *bytes) { permute(b, false, storage, bytes); }
+
+/* Of a value, an fp32 or an int32 number: elements of as many bytes are those numbers themselves. */
+enum { VALUE_BYTES = 4 };
+
+/* Stores values[from], an fp32 or, for integers, an int32 number, as element `at`. */
+static void store(const Buf *b, void *storage, int64_t at, const void *values, int64_t from) {
+    if (dtype_is_float(b->dtype)) dtype_store(b->dtype, storage, (size_t)at, ((const float *)values)[from]);
+    else ((uint8_t *)storage)[at] = (uint8_t)((const int32_t *)values)[from];
+}
+
+/* The reverse of store. */
+static void load(const Buf *b, const void *storage, int64_t at, void *values, int64_t to) {
+    if (dtype_is_float(b->dtype)) ((float *)values)[to] = dtype_load(b->dtype, storage, (size_t)at);
+    else ((int32_t *)values)[to] = ((const uint8_t *)storage)[at];
+}
+
+void view_pack(const Buf *b, const void *values, void *storage) {
+    int64_t n, c, hw;
+    if (dtype_size(b->dtype) == VALUE_BYTES) {
+        view_pack_bytes(b, values, storage);
+        return;
+    }
+    blocks(b, &n, &c, &hw);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t s = 0; s < hw; s++)
+            for (int64_t k = 0; k < c; k++) store(b, storage, (i * hw + s) * c + k, values, (i * c + k) * hw + s);
+}
+
+void view_unpack(const Buf *b, const void *storage, void *values) {
+    int64_t n, c, hw;
+    if (dtype_size(b->dtype) == VALUE_BYTES) {
+        view_unpack_bytes(b, storage, values);
+        return;
+    }
+    blocks(b, &n, &c, &hw);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < c; k++)
+            for (int64_t s = 0; s < hw; s++) load(b, storage, (i * hw + s) * c + k, values, (i * c + k) * hw + s);
+}

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "dora.h"
+#include "math/rng_fill.h"
 #include "network/layer.h"
 #include "quantize.h"
 #include "runtime_private.h"
@@ -143,8 +144,8 @@ static int put_values(Runtime *r, const Slot *s, const void *values, Err *e) {
 /* The n first values of PyTorch's initialisation of the parameter with that number, in rows of `row`; a weight and its fp32 master
  * get the same. */
 static void draw(const Param *param, int number, uint64_t seed, float *values, int64_t n, int64_t row) {
-    if (param->init == INIT_NORMAL) rng_fill(seed, RNG_INIT, (uint32_t)number, 0, rng_normals, values, n);
-    if (param->init == INIT_UNIFORM) rng_fill(seed, RNG_INIT, (uint32_t)number, 0, rng_uniforms, values, n);
+    const RngPlace from = {.seed = seed, .stream = RNG_INIT, .a = (uint32_t)number};
+    if (param->init == INIT_NORMAL || param->init == INIT_UNIFORM) rng_fill(&from, param->init == INIT_NORMAL, values, n);
     for (int64_t i = 0; i < n; i++) {
         const double unit = param->init == INIT_UNIFORM ? 2.0 * values[i] - 1 : param->init == INIT_NORMAL ? (double)values[i] : 1;
         values[i] = (float)(unit * param->bound);

@@ -2,73 +2,40 @@
  * within a call, and all of a micro-batch's ops read one count of calls. So the backward pass and a recomputation draw
  * the same numbers again. */
 #include "dropout.h"
+
+#include "math/rng_fill.h"
 #include "parallel.h"
 
 enum { ROWS = 8 }; /* at most so many rows of pixels make a piece and share the factors of its channels */
 
-/* Blocks of Philox in 64-bit lanes, where one instruction multiplies the lower halves: of loops over uint32_t a compiler makes three
- * times as many instructions. LANE_BLOCKS: of a register (tests/wide.h defines __AVX512F__ where there is none of AVX-512); CHAINS:
- * registers whose rounds are made at a time, since each waits for a product; DRAWN: numbers at a time. */
-#if defined __AVX512BW__
-enum { LANE_BLOCKS = 8 };
-#elif defined __AVX2__
-enum { LANE_BLOCKS = 4 };
-#endif
+/* DRAWN: numbers at a time */
 #if defined __AVX2__
-enum { CHAINS = 2, NUMBERS = 4 * LANE_BLOCKS, DRAWN = CHAINS * NUMBERS };
-typedef uint64_t Wide __attribute__((vector_size(8 * LANE_BLOCKS)));
-typedef long long Products __attribute__((vector_size(8 * LANE_BLOCKS)));
-typedef int32_t Ints __attribute__((vector_size(8 * LANE_BLOCKS)));
-typedef float Floats __attribute__((vector_size(8 * LANE_BLOCKS), aligned(4), may_alias));
+#include "math/philox_lanes.h"
 
-/* Of the lower halves of a; the upper ones do not count. */
-INLINE Wide wide_product(Wide a, uint32_t b) {
-    const Wide all = (Wide){0} + b;
-#if defined __AVX512BW__
-    return (Wide)__builtin_ia32_pmuludq512_mask((Ints)a, (Ints)all, (Products){0}, 0xff);
-#else
-    return (Wide)__builtin_ia32_pmuludq256((Ints)a, (Ints)all);
-#endif
-}
+enum { NUMBERS = 4 * PHILOX_LANES, DRAWN = 4 * PHILOX_BLOCKS };
+typedef float Floats __attribute__((vector_size(8 * PHILOX_LANES), aligned(4), may_alias));
 
 /* Lane by lane dropout_keep (pointwise.h), of NUMBERS / 2 numbers, of which each lane of `drawn` has two */
 INLINE void store_factors(float *to, Wide drawn, float p) {
     const Floats kept = (Floats){0} + 1.0f / (1.0f - p);
-    const Floats uniform = __builtin_convertvector((Ints)(drawn >> 8 & 0x00ffffff00ffffff), Floats) * (1.0f / 16777216.0f);
-    *(Floats *)to = (Floats)((Ints)kept & ~(uniform < p));
+    const Floats uniform = __builtin_convertvector((WideInts)(drawn >> 8 & 0x00ffffff00ffffff), Floats) * (1.0f / 16777216.0f);
+    *(Floats *)to = (Floats)((WideInts)kept & ~(uniform < p));
 }
 
 /* The factors of blocks [block, block + DRAWN / 4) */
 INLINE void draw(float *to, float p, uint64_t seed, uint32_t id, uint32_t call, uint64_t block) {
 #if defined __AVX512BW__
-    const Wide order = {0, 1, 2, 3, 4, 5, 6, 7}, first = {0, 8, 1, 9, 2, 10, 3, 11};
+    const Wide first = {0, 8, 1, 9, 2, 10, 3, 11};
 #else
-    const Wide order = {0, 1, 2, 3}, first = {0, 4, 1, 5};
+    const Wide first = {0, 4, 1, 5};
 #endif
-    Wide x[CHAINS][4];
-    uint32_t k0 = philox_key0(seed, RNG_DROPOUT), k1 = philox_key1(seed, call);
+    Wide x[PHILOX_CHAINS][4];
+    philox_lanes(x, seed, RNG_DROPOUT, id, call, block);
 #pragma GCC unroll 2
-    for (int c = 0; c < CHAINS; c++) {
-        x[c][0] = order + block + (uint64_t)c * LANE_BLOCKS;
-        x[c][1] = x[c][0] >> 32;
-        x[c][2] = (Wide){0} + id;
-        x[c][3] = (Wide){0} + RNG_DROPOUT;
-    }
-#pragma GCC unroll 10
-    for (int round = 0; round < PHILOX_ROUNDS; round++, k0 += PHILOX_KEY0, k1 += PHILOX_KEY1)
-#pragma GCC unroll 2
-        for (int c = 0; c < CHAINS; c++) {
-            const Wide p0 = wide_product(x[c][0], PHILOX_TIMES0), p2 = wide_product(x[c][2], PHILOX_TIMES2);
-            x[c][0] = p2 >> 32 ^ x[c][1] ^ k0;
-            x[c][2] = p0 >> 32 ^ x[c][3] ^ k1;
-            x[c][1] = p2;
-            x[c][3] = p0;
-        }
-#pragma GCC unroll 2
-    for (int c = 0; c < CHAINS; c++, to += NUMBERS) {
+    for (int c = 0; c < PHILOX_CHAINS; c++, to += NUMBERS) {
         const Wide a = (x[c][0] & 0xffffffff) | x[c][1] << 32, b = (x[c][2] & 0xffffffff) | x[c][3] << 32;
         store_factors(to, __builtin_shuffle(a, b, first), p);
-        store_factors(to + NUMBERS / 2, __builtin_shuffle(a, b, first + LANE_BLOCKS / 2), p);
+        store_factors(to + NUMBERS / 2, __builtin_shuffle(a, b, first + PHILOX_LANES / 2), p);
     }
 }
 #else
@@ -160,8 +127,8 @@ int k_cpu_dropout_dx(const KArgs *a, Err *e) { return k_cpu_dropout(a, e); }
 static void randn_piece(const KArgs *a, int64_t begin, int64_t end) {
     float drawn[BLOCK];
     uint32_t call = *(const uint32_t *)a->randn.calls.data;
-    for (int64_t i = begin; i < end; i += 4)
-        rng_normals(philox(a->seed, RNG_NOISE, a->attr->drop.id, call, (uint64_t)i / 4), &drawn[i - begin]);
+    const RngPlace from = {a->seed, RNG_NOISE, a->attr->drop.id, call, (uint64_t)begin / 4};
+    rng_fill(&from, true, drawn, end - begin);
     block_store(&a->randn.y, begin, end - begin, drawn);
 }
 

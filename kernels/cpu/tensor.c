@@ -100,6 +100,9 @@ HOT static void slopes(const BinaryAttr *f, float *to, const float *dy, const fl
     }
 }
 
+/* n numbers of an array of BLOCK, which itself would take longer to clear than a short row to read */
+#define CLEAR(array, n) memset(array, 0, (size_t)(n) * sizeof *(array))
+
 HOT static double add_up(const float *x, int64_t n) {
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -154,7 +157,8 @@ static void sum_item(const KArgs *a, const Fold *f, int64_t item, TermsFn *terms
         return;
     }
     const int64_t n = min_i64(f->each, f->row.n - c);
-    double sum[BLOCK] = {0};
+    double sum[BLOCK];
+    CLEAR(sum, n);
     EACH_REPEATED(f, from, w) block_sum(sum, terms(a, f, w.at, c, n, values), n);
     for (int64_t i = 0; i < n; i++) values[i] = reduce_result(fn, sum[i] * factor);
     block_store(to, from.at[f->of] + c, n, values);
@@ -183,6 +187,14 @@ HOT static void larger_columns(float *most, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) most[i] = reduce_larger(most[i], x[i]);
 }
 
+/* The largest of n numbers of most[BLOCK] becomes the first of them: halves are compared, which are powers of two, until one is left. */
+static void largest_first(float *most, int64_t n) {
+    int64_t half = 1;
+    while (2 * half < n) half *= 2;
+    block_fill(most + n, -INFINITY, 2 * half - n);
+    for (; half; half /= 2) larger_columns(most, most + half, half);
+}
+
 /* An item of a maximum: n columns of y from c on, with what is reduced into each; or one element of y, and n columns of the row that is
  * reduced into it, which are compared side by side. `end`: of the row, for the item */
 typedef struct MaxItem { StridedAt from; int64_t c, n, end, of_y; } MaxItem;
@@ -201,7 +213,7 @@ static void max_of_item(const KArgs *a, const Fold *f, int64_t item) {
     block_fill(most, -INFINITY, m.n);
     EACH_REPEATED(f, m.from, w)
         EACH_OF_ITEM(&m, k, n) larger_columns(most, row_load(&a->reduce.x, w.at.at[0], 1, k, n, scratch), n);
-    for (int64_t i = m.of_y; i < m.n; i++) most[0] = reduce_larger(most[0], most[i]);
+    if (m.of_y < m.n) largest_first(most, m.n);
     block_store(&a->reduce.y, m.from.at[1] + m.c, m.of_y, most);
 }
 
@@ -281,19 +293,22 @@ static void item_load(const View *v, const MaxItem *m, float *to) {
 /* dy is shared among equal ones. */
 static void share_among_equal(const KArgs *a, const Fold *f, const MaxItem *m, const float *most, float *dy) {
     float scratch[BLOCK];
-    int32_t equal[BLOCK] = {0};
+    int32_t equal[BLOCK];
+    CLEAR(equal, m->n);
     EACH_REPEATED(f, m->from, w)
         EACH_OF_ITEM(m, k, n) count_equal(equal, row_load(&a->reduce_dx.x, w.at.at[0], 1, k, n, scratch), most, n);
     for (int64_t i = m->of_y; i < m->n; i++) equal[0] += equal[i];
-    for (int64_t i = 0; i < m->n; i++) dy[i] /= (float)max_i64(equal[min_i64(i, m->of_y - 1)], 1);
+    for (int64_t i = 0; i < m->of_y; i++) dy[i] /= (float)max_i64(equal[i], 1);
+    if (m->of_y < m->n) block_fill(dy, dy[0], m->n);
 }
 
 /* Of maxima: to the elements that are one */
 static void max_dx_item(const KArgs *a, const Fold *f, int64_t item) {
     float most[BLOCK], dy[BLOCK], scratch[BLOCK], values[BLOCK];
-    int32_t found[BLOCK] = {0};
+    int32_t found[BLOCK];
     const MaxItem m = max_item(f, item);
     const bool shares = a->attr->reduce.f == REDUCE_AMAX, columns = m.of_y == m.n;
+    CLEAR(found, m.n);
     item_load(&a->reduce_dx.y, &m, most);
     item_load(&a->reduce_dx.dy, &m, dy);
     if (shares) share_among_equal(a, f, &m, most, dy);

@@ -2,7 +2,7 @@
  * the mathematical library in long double. */
 #include <stdio.h>
 
-#include "math/rng.h"
+#include "math/rng_fill.h"
 #include "tap.h"
 
 /* Known answers of Random123, the library that Philox's authors published */
@@ -45,7 +45,7 @@ static void test_normals(void) {
     static float x[DRAWS];
     double sum = 0, squares = 0, fourth = 0, pairs = 0;
     int apart = 0, far = 0;
-    rng_fill(SEED, STREAM, 3, 4, rng_normals, x, DRAWS);
+    rng_fill(&(RngPlace){SEED, STREAM, 3, 4, 0}, true, x, DRAWS);
     for (int i = 0; i < DRAWS; i += 2) {
         const Philox block = philox(SEED, STREAM, 3, 4, (uint64_t)(i / 4));
         const double radius = sqrt(-2 * log((block.x[i % 4] + 0.5) * 0x1p-32)), angle = block.x[i % 4 + 1] * (2 * acos(-1) * 0x1p-32);
@@ -64,20 +64,23 @@ static void test_normals(void) {
        "mean %.3f, variance %.3f, fourth moment %.3f, neighbours' product %.3f", sum / DRAWS, squares / DRAWS, fourth / DRAWS, pairs / DRAWS);
 }
 
-/* Any number of them begins alike and writes no further. */
+/* Any number of them, from any block on, is what blocks give one by one, and nothing is written after it. */
 static void test_fill(void) {
-    float all[64], some[64];
-    void (*const draws[])(Philox, float *) = {rng_uniforms, rng_normals};
-    for (int k = 0; k < 2; k++) {
+    enum { MOST = 600 };
+    float one_by_one[MOST + 4], some[MOST];
+    for (int normal = 0; normal < 2; normal++) {
         int wrong = 0;
-        rng_fill(SEED, STREAM, 5, 6, draws[k], all, 64);
-        for (int n = 0; n < 64; n++) {
-            for (int i = 0; i < 64; i++) some[i] = -9;
-            rng_fill(SEED, STREAM, 5, 6, draws[k], some, n);
-            wrong += memcmp(some, all, (size_t)n * sizeof *all) != 0;
-            for (int i = n; i < 64; i++) wrong += some[i] != -9;
+        for (uint64_t block = 0xfffffff8u; block < 0x100000008u; block += 5) {
+            for (uint64_t k = 0; k <= MOST / 4; k++)
+                (normal ? rng_normals : rng_uniforms)(philox(SEED, STREAM, 5, 6, block + k), &one_by_one[4 * k]);
+            for (int n = 0; n <= MOST; n += n % 64 < 7 ? 1 : 19) {
+                for (int i = 0; i < MOST; i++) some[i] = -9;
+                rng_fill(&(RngPlace){SEED, STREAM, 5, 6, block}, normal, some, n);
+                wrong += memcmp(some, one_by_one, (size_t)n * sizeof *some) != 0;
+                for (int i = n; i < MOST; i++) wrong += some[i] != -9;
+            }
         }
-        ok(!wrong, "%s: 0 to 63 numbers", k ? "normal" : "uniform");
+        ok(!wrong, "%s: 0 to %d numbers from blocks around 2^32 on", normal ? "normal" : "uniform", MOST);
     }
     int outside = 0;
     for (int i = 0; i < 64; i++) outside += !(rng_uniform(number(i)) >= 0 && rng_uniform(number(i)) < 1);
