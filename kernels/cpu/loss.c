@@ -29,23 +29,56 @@ static float logit(const KArgs *a, int64_t n, int64_t c) {
     return dtype_load(a->cross_entropy.x.dtype, a->cross_entropy.x.data, (size_t)(n * classes_of(a) + c));
 }
 
-/* d = scale softmax(x) */
-FUSED HOT static void part_slopes(float *d, const float *x, Softmax s, float scale, int64_t n) {
+/* d = factor softmax(x) */
+FUSED HOT static void part_slopes(float *d, const float *x, Softmax s, float factor, int64_t n) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) d[i] = scale * exp_flushed(x[i] - s.max - s.log_sum);
+    for (int64_t i = 0; i < n; i++) d[i] = factor * exp_flushed(x[i] - s.max - s.log_sum);
 }
 
-/* Of sample n's logits */
-static Softmax softmax_row(const KArgs *a, int64_t n, bool ignored) {
+/* d = factor e^exponent */
+FUSED HOT static void few_slopes(float *d, const float *exponent, const float *factor, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) d[i] = factor[i] * exp_flushed(exponent[i]);
+}
+
+/* Classes of which TOGETHER samples fill at most a BLOCK. Their loops go over samples, one class at a time: of one sample's few classes
+ * a loop's beginning and end would cost more than the work. */
+enum { FEW = 64, TOGETHER = BLOCK / FEW };
+
+static void softmaxes_of_few(const KArgs *a, int64_t first, int64_t rows, Softmax *s) {
+    const int64_t classes = classes_of(a);
+    float from[BLOCK], turned[FEW][TOGETHER], most[TOGETHER], sum[TOGETHER] = {0};
+    const float *x = block_load(&a->cross_entropy.x, first * classes, rows * classes, from);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t c = 0; c < classes; c++) turned[c][i] = x[i * classes + c];
+    block_fill(most, -INFINITY, rows);
+    for (int64_t c = 0; c < classes; c++) larger(most, turned[c], rows);
+    for (int64_t c = 0; c < classes; c++) add_exponentials(sum, turned[c], most, rows);
+    for (int64_t i = 0; i < rows; i++) s[i] = (Softmax){most[i], (float)log((double)sum[i])}; /* cppcheck-suppress invalidFunctionArg ; at least one class */
+}
+
+static Softmax softmax_row(const KArgs *a, int64_t n) {
     int64_t classes = classes_of(a), row = n * classes;
     float from[PART];
     Softmax s = {-INFINITY, 0};
     double sum = 0;
-    if (ignored || a->attr->loss.log) return (Softmax){0, 0};
     EACH_PART(c, m, classes) s.max = part_max(s.max, block_load(&a->cross_entropy.x, row + c, m, from), m);
     EACH_PART(c, m, classes) sum += (double)part_exp_sum(block_load(&a->cross_entropy.x, row + c, m, from), s.max, m);
     s.log_sum = (float)log(sum); /* cppcheck-suppress invalidFunctionArg ; there is at least one class */
     return s;
+}
+
+static bool is_ignored(const KArgs *a, int64_t n) {
+    return ((const int32_t *)a->cross_entropy.t.data)[n] == a->attr->loss.ignore_index;
+}
+
+/* Of the logits of samples [first, first + rows), TOGETHER at most */
+static void softmaxes(const KArgs *a, int64_t first, int64_t rows, Softmax *s) {
+    const bool few = classes_of(a) <= FEW, log = a->attr->loss.log;
+    if (few && !log) softmaxes_of_few(a, first, rows, s);
+    for (int64_t i = 0; i < rows; i++)
+        if (log || is_ignored(a, first + i)) s[i] = (Softmax){0, 0};
+        else if (!few) s[i] = softmax_row(a, first + i);
 }
 
 /* ---- classes that several ranks have, each some: where its own logits lie among the others' */
@@ -129,42 +162,90 @@ static double cross_entropy_sum(const KArgs *a, int64_t begin, int64_t end) {
     Softmax *stats = a->cross_entropy.stats.data;
     int64_t classes = classes_of(a);
     double sum = 0;
-    for (int64_t n = begin; n < end; n++) {
-        bool ignored = t[n] == loss->ignore_index;
-        Softmax s = softmax_row(a, n, ignored);
-        if (stats) stats[n] = s;
-        if (ignored) continue;
-        for (int64_t c = 0; c < classes && loss->smoothing != 0; c++)
-            sum -= (double)loss_even(loss, w, c, classes) * (logit(a, n, c) - s.max - s.log_sum);
-        sum += (double)loss_sure(loss, w, t[n]) * (s.log_sum - (logit(a, n, t[n]) - s.max));
-        if (loss->beta != 0) sum += (double)loss_square(loss, w, t[n], s);
+    for (int64_t first = begin, rows; first < end; first += rows) {
+        Softmax of[TOGETHER];
+        rows = min_i64(TOGETHER, end - first);
+        softmaxes(a, first, rows, of);
+        for (int64_t n = first; n < first + rows; n++) {
+            const Softmax s = of[n - first];
+            if (stats) stats[n] = s;
+            if (is_ignored(a, n)) continue;
+            for (int64_t c = 0; c < classes && loss->smoothing != 0; c++)
+                sum -= (double)loss_even(loss, w, c, classes) * (logit(a, n, c) - s.max - s.log_sum);
+            sum += (double)loss_sure(loss, w, t[n]) * (s.log_sum - (logit(a, n, t[n]) - s.max));
+            if (loss->beta != 0) sum += (double)loss_square(loss, w, t[n], s);
+        }
     }
     return sum;
 }
 
-/* What the gradients of all samples' logits share. all: the sum of the classes' weights */
-typedef struct Slopes { const KArgs *a; float scale; double all; } Slopes;
+/* What the gradients of all samples' logits share. all: the sum of the classes' weights; each: samples that are made together */
+typedef struct Slopes { const KArgs *a; float scale; double all; int64_t each; } Slopes;
 
-/* The gradient of sample n's logits: 0 if it is ignored. */
-static void row_slopes(const void *of, int64_t n) {
-    const Slopes *f = of;
+/* What a gradient has beside the softmax, for classes [c, c + m) of sample n, which is not ignored */
+static void add_targets(const Slopes *f, float *to, int64_t n, int64_t c, int64_t m) {
     const KArgs *a = f->a;
     const LossAttr *loss = &a->attr->loss;
-    const float *w = a->cross_entropy_dx.w.data, scale = f->scale;
+    const float *w = a->cross_entropy_dx.w.data;
     const int64_t classes = classes_of(a), all_classes = loss_classes(loss, classes);
     const int64_t t = ((const int32_t *)a->cross_entropy_dx.t.data)[n], own = t - loss_first(loss, classes);
+    for (int64_t i = 0; i < m && loss->smoothing != 0; i++) to[i] -= f->scale * loss_even(loss, w, c + i, all_classes);
+    if (own >= c && own < c + m) to[own - c] -= f->scale * loss_sure(loss, w, t);
+}
+
+/* The factor of sample n's softmax in its gradient */
+static float softmax_factor(const Slopes *f, int64_t n, Softmax s) {
+    const KArgs *a = f->a;
+    const int32_t *t = a->cross_entropy_dx.t.data;
+    if (a->attr->loss.log || is_ignored(a, n)) return 0;
+    return f->scale * loss_mass(&a->attr->loss, a->cross_entropy_dx.w.data, t[n], f->all, loss_classes(&a->attr->loss, classes_of(a)), s);
+}
+
+/* Samples [first, first + rows), of few classes */
+static void slopes_of_few(const Slopes *f, int64_t first, int64_t rows, const Softmax *s) {
+    const KArgs *a = f->a;
+    const int64_t classes = classes_of(a), at = first * classes;
+    float from[BLOCK], scratch[BLOCK], exponents[BLOCK], factors[BLOCK];
+    const float *x = block_load(&a->cross_entropy_dx.x, at, rows * classes, from);
+    float *dx = block_target(&a->cross_entropy_dx.dx, at, scratch);
+    assert(rows > 0 && classes > 0);
+    for (int64_t i = 0; i < rows; i++) {
+        const bool none = a->attr->loss.log || is_ignored(a, first + i);
+        const float factor = softmax_factor(f, first + i, s[i]);
+        for (int64_t k = i * classes; k < (i + 1) * classes; k++) {
+            exponents[k] = none ? 0 : x[k] - s[i].max - s[i].log_sum;
+            factors[k] = factor;
+        }
+    }
+    few_slopes(dx, exponents, factors, rows * classes);
+    for (int64_t i = 0; i < rows; i++)
+        if (!is_ignored(a, first + i)) add_targets(f, dx + i * classes, first + i, 0, classes);
+    block_store(&a->cross_entropy_dx.dx, at, rows * classes, dx);
+}
+
+static void slopes_of_many(const Slopes *f, int64_t n, Softmax s) {
+    const KArgs *a = f->a;
+    const int64_t classes = classes_of(a);
+    const float factor = softmax_factor(f, n, s);
     float from[PART], to[PART];
-    bool ignored = t == loss->ignore_index;
-    const Softmax *stats = a->cross_entropy_dx.stats.data, s = stats ? stats[n] : softmax_row(a, n, ignored);
-    float mass = ignored ? 0 : loss_mass(loss, w, t, f->all, all_classes, s);
     EACH_PART(c, m, classes) {
-        if (ignored || loss->log) memset(to, 0, sizeof to);
-        else part_slopes(to, block_load(&a->cross_entropy_dx.x, n * classes + c, m, from), s, scale * mass, m);
-        for (int64_t i = 0; i < m && !ignored && loss->smoothing != 0; i++)
-            to[i] -= scale * loss_even(loss, w, c + i, all_classes);
-        if (!ignored && own >= c && own < c + m) to[own - c] -= scale * loss_sure(loss, w, t);
+        if (a->attr->loss.log || is_ignored(a, n)) memset(to, 0, sizeof to);
+        else part_slopes(to, block_load(&a->cross_entropy_dx.x, n * classes + c, m, from), s, factor, m);
+        if (!is_ignored(a, n)) add_targets(f, to, n, c, m);
         block_store(&a->cross_entropy_dx.dx, n * classes + c, m, to);
     }
+}
+
+/* The gradients of the logits of `each` samples: 0 of ignored ones. */
+static void samples_slopes(const void *of, int64_t i) {
+    const Slopes *f = of;
+    const Softmax *stats = f->a->cross_entropy_dx.stats.data;
+    const int64_t first = i * f->each, rows = min_i64(f->each, f->a->cross_entropy_dx.t.count - first);
+    Softmax made[TOGETHER];
+    if (!stats) softmaxes(f->a, first, rows, made);
+    const Softmax *s = stats ? stats + first : made;
+    if (f->each > 1) slopes_of_few(f, first, rows, s);
+    else slopes_of_many(f, first, *s);
 }
 
 int cross_entropy_terms(const KArgs *a, double *sum, Err *e) {
@@ -192,9 +273,9 @@ void cross_entropy_slopes(const KArgs *a, const View *t) {
     assert(a->cross_entropy_dx.dx.count == a->cross_entropy_dx.x.count);
     assert(!a->attr->loss.world || a->cross_entropy_dx.stats.count);
     const float *w = a->cross_entropy_dx.w.data;
-    Slopes f = {a, slope_scale(a, samples_counted(a, t, w)), 0};
+    Slopes f = {a, slope_scale(a, samples_counted(a, t, w)), 0, classes_of(a) <= FEW ? TOGETHER : 1};
     for (int64_t c = 0; c < classes_of(a); c++) f.all += (double)class_weight(w, c);
-    pieces_run(&f, a->cross_entropy_dx.t.count, row_slopes);
+    pieces_run(&f, div_up(a->cross_entropy_dx.t.count, f.each), samples_slopes);
 }
 
 int k_cpu_cross_entropy_dx(const KArgs *a, Err *e) {

@@ -24,4 +24,15 @@ FUSED HOT static float part_exp_sum(const float *x, float most, int64_t n) {
     return sum;
 }
 
+/* The same of n rows beside each other, an element of each at a time: most[i] and sum[i] are row i's. */
+HOT static void larger(float *most, const float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) most[i] = x[i] > most[i] ? x[i] : most[i];
+}
+
+FUSED HOT static void add_exponentials(float *sum, const float *x, const float *most, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) sum[i] += exp_flushed(x[i] - most[i]);
+}
+
 #endif

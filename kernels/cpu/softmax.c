@@ -87,16 +87,6 @@ static void add_part(Sums *s, int64_t n) {
     memset(s->part, 0, sizeof s->part);
 }
 
-HOT static void larger(float *most, const float *x, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) most[i] = x[i] > most[i] ? x[i] : most[i];
-}
-
-FUSED HOT static void add_exponentials(float *sum, const float *x, const float *most, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) sum[i] += exp_flushed(x[i] - most[i]);
-}
-
 /* of: what a line's sum makes of its elements: log(sum), or 1 / sum */
 FUSED HOT static void row_softmax(float *y, const float *x, const float *most, const float *of, bool log, int64_t n) {
     if (log) {
