@@ -1,5 +1,5 @@
-/* join.c: concat, slice, slice_dx, roll, which move bytes in runs; and bias_db, a sum over rows. A tensor is seen as
- * (outer, axis, inner) in the order in which it lies in memory; a run is all that has one outer index: (axis, inner). */
+/* join.c: concat, slice, slice_dx, roll, which move bytes in runs. A tensor is seen as (outer, axis, inner) in the order in which it lies
+ * in memory; a run is all that has one outer index: (axis, inner). */
 #include <string.h>
 
 #include "leave.h"
@@ -89,50 +89,4 @@ int k_cpu_slice_dx(const KArgs *a, Err *e) {
 int k_cpu_roll(const KArgs *a, Err *e) {
     (void)e;
     return runs(a, &a->roll.x, roll_piece);
-}
-
-/* ---- bias_db: features lie innermost in every layout */
-
-/* COLUMNS: numbers that are summed side by side, of several rows if a row has few. PIECES: of work, about: of few features there are parts
- * of the rows. */
-enum { COLUMNS = 64, PIECES = 16 };
-
-/* sums: (parts, features), where there are several parts */
-typedef struct BiasSums { const View *dy, *db; int64_t features, rows, across, parts; double *sums; } BiasSums;
-
-static void store_sums(const View *db, int64_t first, int64_t n, const double *sums) {
-    float values[COLUMNS];
-    for (int64_t k = 0; k < n; k++) values[k] = (float)sums[k];
-    block_store(db, first, n, values);
-}
-
-/* Columns from i % across * COLUMNS on, of part i / across of the rows */
-static void bias_piece(const void *of, int64_t i) {
-    const BiasSums *s = of;
-    const int64_t first = i % s->across * COLUMNS, part = i / s->across, n = min_i64(COLUMNS, s->features - first);
-    const int64_t together = n == s->features ? COLUMNS / n : 1, end = s->rows * (part + 1) / s->parts;
-    double sums[COLUMNS] = {0};
-    float scratch[COLUMNS];
-    for (int64_t r = s->rows * part / s->parts, rows; r < end; r += rows) {
-        rows = min_i64(together, end - r);
-        block_sum(sums, block_load(s->dy, r * s->features + first, rows * n, scratch), rows * n);
-    }
-    for (int64_t k = n; k < together * n; k++) sums[k % n] += sums[k];
-    if (s->parts == 1) store_sums(s->db, first, n, sums);
-    else memcpy(s->sums + part * s->features + first, sums, (size_t)n * sizeof *sums);
-}
-
-int k_cpu_bias_db(const KArgs *a, Err *e) {
-    double sums[PIECES * COLUMNS];
-    BiasSums s = {.dy = &a->bias_db.dy, .db = &a->bias_db.db, .features = a->bias_db.db.count, .sums = sums};
-    (void)e;
-    assert(s.dy->count % s.features == 0);
-    s.rows = s.dy->count / s.features;
-    s.across = div_up(s.features, COLUMNS);
-    s.parts = max_i64(1, min_i64(PIECES / s.across, s.dy->count / BLOCK));
-    pieces_run(&s, s.across * s.parts, bias_piece);
-    for (int64_t k = s.features; k < s.parts * s.features && s.parts > 1; k++) sums[k % s.features] += sums[k];
-    for (int64_t first = 0; s.parts > 1 && first < s.features; first += COLUMNS)
-        store_sums(s.db, first, min_i64(COLUMNS, s.features - first), sums + first);
-    return OK;
 }
