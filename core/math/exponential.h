@@ -39,6 +39,19 @@ MT_FN float exp_flushed(float x) {
     return zero_unless(!(x < EXP_LEAST), (e.rest + 1.0f) * e.scale);
 }
 
+/* 2^y for -126 <= y <= 0: y = n + f with |f| <= 1/2; the polynomial is fitted as above, to 2e-9. */
+MT_FN float exp2_negative(float y) {
+    const float large = 12582912.0f + 127.0f, rounded = y + large, f = y - (rounded - large);
+    float p = 1.53533736e-4f;
+    p = p * f + 1.33988797e-3f;
+    p = p * f + 9.61843692e-3f;
+    p = p * f + 5.55033237e-2f;
+    p = p * f + 2.40226477e-1f;
+    p = p * f + 6.93147182e-1f;
+    p = p * f + 1.0f;
+    return p * f32_from_bits(f32_bits(rounded) << 23);
+}
+
 /* e^x - 1 for x <= 0, with the same relative error near 0 and far from it */
 MT_FN float expm1_negative(float x) {
     const Exponential e = exponential_of(x);

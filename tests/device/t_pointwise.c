@@ -479,15 +479,20 @@ static void test_dropout(void) {
     is_int(zeros, N, "p = 1 drops everything, p = 0 nothing");
 }
 
-/* The normal distribution is right to a few places of itself, far below 0, too. */
+/* The normal distribution is right to a few places of itself, and to the places that x x has in fp32, far out, too. */
 static void test_normal(void) {
-    double worst = 0;
-    for (int i = -1300; i <= 1300; i++) {
-        const float x = (float)i / 100;
-        const double right = erfc(-(double)x / sqrt(2)) / 2, bell = exp(-(double)x * (double)x / 2);
-        worst = fmax(worst, fabs((double)normal_below(x, (float)bell) / right - 1));
+    const ActAttr gelu = act_of(ACT_GELU);
+    double bell_far = 0, share_far = 0;
+    for (int i = -1290; i <= 1290; i++) {
+        const double x = (double)((float)i / 100), places = 4e-7 + 1e-7 * x * x;
+        const Normal found = normal_of((float)x);
+        bell_far = fmax(bell_far, fabs(found.bell / exp(-x * x / 2) - 1) / places);
+        share_far = fmax(share_far, fabs(found.beyond / (erfc(fabs(x) / sqrt(2)) / 2) - 1) / places);
     }
-    ok(worst < 4e-7, "the normal distribution is within %g of itself", worst);
+    ok(bell_far < 1 && share_far < 1, "the normal distribution is right: %g and %g of what is allowed", bell_far, share_far);
+    ok(act_value(gelu, 1e38f) == 1e38f && act_value(gelu, INFINITY) == INFINITY && fabsf(act_value(gelu, -1e38f)) < 1e-36f &&
+           act_slope(gelu, 1e38f) == 1 && fabsf(act_slope(gelu, -1e38f)) < 1e-35f, "GELU and its slope far out");
+    ok(isnan(act_value(gelu, NAN)) && isnan(act_slope(gelu, NAN)), "GELU of NaN is NaN");
 }
 
 /* What is made of one exponential, against the C library in double precision: `worst` relative errors of numbers of every size. Where
