@@ -9,7 +9,7 @@
  *    cut are the candidates; the choices of the other modes are more. Nothing here depends on the budget, so a larger budget never costs
  *    more time.
  * 2. Judgement. In order of time, each candidate is compiled and placed; the first that fits is taken. A candidate whose
- *    estimate is well above the budget has its turn only if no other fits.
+ *    estimate is above the budget, on several ranks well above it, has its turn only if no other fits.
  *
  * The estimate: while the backward pass is in the run (i, j] of units, these bytes are alive:
  *     kept      what is stored of the units up to cut i             depends on the choice up to i
@@ -30,7 +30,7 @@
  * it is dropped, with others. */
 typedef enum Way { WHOLE, LIGHT, DROPPED, WAYS } Way;
 enum { LABELS = 512, CANDIDATES = LABELS + CHECKPOINT_SELECTIVE };
-enum { DOUBT = 64 /* an estimate may be so much of itself too high */ };
+enum { DOUBT = 64 /* on several ranks an estimate may be so much of itself too high */ };
 /* The estimate looks at all runs between two cuts. If there are more than MOST_CUTS, it looks at so many of them. */
 enum { MOST_CUTS = 256 };
 enum { PROGRAMS = 8 /* at most, from which units are estimated that are LIGHT, or come after such */ };
@@ -644,8 +644,11 @@ static void find_candidates(Solver *s) {
     for (int i = 0; i < f->n; i++) add_candidate(s, (Candidate){.label = &f->item[i], .peak = f->item[i].peak});
 }
 
-/* May the candidate's arena be no more than that? */
-static bool may_fit(const Candidate *c, size_t bytes) { return c->peak - c->peak / DOUBT <= bytes; }
+/* May the candidate's arena be no more than that? On one rank an estimate is never too high. */
+static bool may_fit(const Solver *s, const Candidate *c, size_t bytes) {
+    const bool alone = s->c->p->world == 1 && s->c->p->tensor == 1;
+    return c->peak - (alone ? 0 : c->peak / DOUBT) <= bytes;
+}
 
 static int try_candidate(const Solver *s, Compile *under, Candidate *c) { return c->arena ? OK : chain_arena(s->c, candidate(s, c), under, &c->arena); }
 
@@ -657,14 +660,14 @@ static int judge(const Solver *s, Compile *under, int *best) {
     qsort(s->item, (size_t)s->count, sizeof *s->item, quicker);
     for (int i = 0; i < s->count && (*best < 0 || s->item[i].seconds <= s->item[*best].seconds); i++) {
         Candidate *c = &s->item[i];
-        if (!may_fit(c, budget)) continue;
+        if (!may_fit(s, c, budget)) continue;
         int code = try_candidate(s, under, c);
         if (code) return code;
         if (c->arena <= budget && (*best < 0 || c->arena < s->item[*best].arena)) *best = i;
     }
     if (*best >= 0) return OK;
     qsort(s->item, (size_t)s->count, sizeof *s->item, smaller);
-    for (int i = 0; i < s->count && (*best < 0 || may_fit(&s->item[i], s->item[*best].arena)); i++) {
+    for (int i = 0; i < s->count && (*best < 0 || may_fit(s, &s->item[i], s->item[*best].arena)); i++) {
         int code = try_candidate(s, under, &s->item[i]);
         if (code) return code;
         if (*best < 0 || s->item[i].arena < s->item[*best].arena) *best = i;
