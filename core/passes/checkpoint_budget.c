@@ -26,9 +26,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What becomes of a unit: all that the backward pass reads of it is stored, or without what light ops make of the rest (see chain_lighten); or
- * it is dropped, with others. */
-typedef enum Way { WHOLE, LIGHT, DROPPED, WAYS } Way;
+/* What becomes of a unit: all that the backward pass reads of it is stored, or without what light ops make of the rest (see chain_lighten), or
+ * the same but with what crosses its end; or it is dropped, with others. */
+typedef enum Way { WHOLE, LIGHT, LIGHT_BUT_END, DROPPED, WAYS } Way;
 enum { LABELS = 512, CANDIDATES = LABELS + CHECKPOINT_SELECTIVE };
 enum { DOUBT = 64 /* on several ranks an estimate may be so much of itself too high */ };
 /* The estimate looks at all runs between two cuts. If there are more than MOST_CUTS, it looks at so many of them. */
@@ -76,7 +76,7 @@ typedef struct Solver {
     const Chain *c;     /* the same with the cuts that the estimate looks at */
     int n;            /* the last cut: the end of the forward pass */
     Step *step;       /* [from * (n + 1) + to], from < to: the run between these cuts when it is dropped */
-    size_t *crossing; /* by cut: bytes of what crosses it, if the backward pass reads it */
+    size_t *gathered; /* by cut: bytes of what crosses it, if that is gathered and the backward pass reads it */
     State *state;     /* by cut and depth, see state_at */
     Way *way;         /* by unit: of a program from which units are estimated. DROPPED: stored as it is */
     double *light;    /* by unit: there, seconds of second runs of single ops */
@@ -106,9 +106,13 @@ static void put_way(const Solver *s, int from, int to, Way way, int *segment) {
     for (int i = s->c->cut[from].at; i < s->c->cut[to].at; i++) {
         const int out = s->c->p->ops[i].out[0];
         if (way == DROPPED) segment[i] = to;
-        else if (segment[i] == STORED && (way == LIGHT || (out != NO_BUF && !s->c->saved[program_root(s->c->p, out)]))) segment[i] = LIGHTEN;
+        else if (segment[i] == STORED && (way != WHOLE || (out != NO_BUF && !s->c->saved[program_root(s->c->p, out)]))) segment[i] = LIGHTEN;
     }
+    if (way == LIGHT_BUT_END) segment[s->c->writer[s->c->cut[to].root]] = STORED;
 }
+
+/* Is what crosses the cut made again, if it is as deep as that? */
+static bool is_again(const Chain *c, int cut, int depth) { return depth > 0 && c->cut[cut].root != NO_BUF && c->saved[c->cut[cut].root]; }
 
 /* Fills comes, next and wanted of all states. */
 static void find_states(const Solver *s, int *segment) {
@@ -119,8 +123,12 @@ static void find_states(const Solver *s, int *segment) {
             State *at = state_at(s, unit - 1, depth);
             const int in = c->cut[unit - 1].root, out = c->cut[unit].root;
             if (!at->comes) continue;
-            at->wanted[WHOLE] = depth > 0 && c->saved[in]; /* it is made again */
+            at->wanted[WHOLE] = is_again(c, unit - 1, depth);
             for (Way way = WHOLE; way < WAYS; way++) {
+                if (way == LIGHT_BUT_END) {
+                    at->next[way] = at->next[LIGHT];
+                    if (!is_again(c, unit, at->next[LIGHT]) || c->gathers[c->writer[out]]) continue; /* it is LIGHT; or what is gathered, which is not stored */
+                }
                 chain_store(c, STORED, segment);
                 if (in != NO_BUF) { /* as a choice that comes to the state has it */
                     segment[c->writer[in]] = depth > 0 ? ALONE : STORED;
@@ -130,8 +138,8 @@ static void find_states(const Solver *s, int *segment) {
                 chain_lighten(c, USUAL, op_is_light, c->cut[unit - 1].at, c->cut[unit].at, segment, s->depth);
                 at->next[way] = out == NO_BUF ? 0 : c->gathers[c->writer[out]] ? 1 : chain_depth(c, segment, s->depth, out, 0);
                 state_at(s, unit, at->next[way])->comes = true;
-                for (int i = c->cut[unit - 1].at; way == LIGHT && i < c->cut[unit].at; i++)
-                    at->wanted[LIGHT] |= segment[i] == ALONE && c->saved[program_root(c->p, c->p->ops[i].out[0])];
+                for (int i = c->cut[unit - 1].at; (way == LIGHT || way == LIGHT_BUT_END) && i < c->cut[unit].at; i++)
+                    at->wanted[way] |= segment[i] == ALONE && c->saved[program_root(c->p, c->p->ops[i].out[0])];
             }
         }
 }
@@ -468,7 +476,7 @@ static void take_whole(const Solver *s, Profile *f) {
     for (int unit = 1; unit <= s->n; unit++) {
         Step step = {.kept = kept_of(f, unit)};
         work_stored(s, f, unit, &step);
-        if (unit < s->n && s->c->saved[s->c->cut[unit].root]) s->crossing[unit] = f->life[f->cut[unit]].bytes;
+        if (unit < s->n && is_again(s->c, unit, 1) && s->c->gathers[s->c->writer[s->c->cut[unit].root]]) s->gathered[unit] = f->life[f->cut[unit]].bytes;
         for (int depth = 0; depth < DEPTHS; depth++) {
             State *at = state_at(s, unit - 1, depth);
             at->step[WHOLE] = step;
@@ -581,10 +589,11 @@ static void extend(const Solver *s, int from, int depth, int to, Way way) {
     assert(way == DROPPED || to == from + 1);
     State *at = state_at(s, from, depth);
     if (way != DROPPED && !at->known[way]) return;
+    const bool keeps = way == DROPPED && is_again(s->c, from, depth);
+    if (keeps && !s->gathered[from]) return; /* its second run is from what is stored: after LIGHT_BUT_END */
     const Step *step = way == DROPPED ? step_at(s, from, to) : &at->step[way];
     const int next = way != DROPPED ? at->next[way] : s->c->saved[s->c->cut[to].root] ? 0 : DEEPEST;
-    const bool keeps = way == DROPPED && depth > 0 && s->crossing[from]; /* what would be made again: the second run reads it */
-    const size_t input = keeps ? s->crossing[from] : 0, working = step->working + input, kept = step->kept + input;
+    const size_t input = keeps ? s->gathered[from] : 0, working = step->working + input, kept = step->kept + input;
     const double seconds = step->seconds - (keeps ? op_seconds(&s->c->p->ops[s->c->writer[s->c->cut[from].root]]) : 0);
     const Front *after = &state_at(s, to, next)->front;
     for (int i = 0; i < after->n; i++) {
@@ -681,7 +690,7 @@ static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment,
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
     Scratch *m = &under->scratch;
     Solver s = {.whole = whole, .c = c, .n = c->n_cuts - 1, .step = scratch_new(m, cuts * cuts, sizeof(Step)),
-                .crossing = scratch_new(m, cuts, sizeof(size_t)),
+                .gathered = scratch_new(m, cuts, sizeof(size_t)),
                 .state = scratch_new(m, DEPTHS * cuts, sizeof(State)), .way = scratch_new(m, cuts, sizeof(Way)),
                 .light = scratch_new(m, cuts, sizeof(double)), .user = scratch_new(m, bufs, sizeof(int)), .item = scratch_new(m, CANDIDATES, sizeof(Candidate)), .segment = segment,
                 .depth = scratch_new(m, bufs, sizeof(int)), .lost = scratch_new(m, bufs, sizeof(bool)),

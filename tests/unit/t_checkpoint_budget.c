@@ -69,9 +69,9 @@ static bool is_free(const Chain *c, int op) {
     return out != NO_BUF && !c->saved[program_root(c->p, out)] && op_is_light(&c->p->ops[op]);
 }
 
-/* Stores the next unit in one of three ways or drops a run of the next ones, and so on to the last cut. */
+/* Stores the next unit in one of four ways or drops a run of the next ones, and so on to the last cut. */
 static void choose_from(Choices *o, int from) {
-    enum { ALL, BUT_FREE, BUT_LIGHT, NONE };
+    enum { ALL, BUT_FREE, BUT_LIGHT, BUT_LIGHT_INSIDE, NONE };
     const Chain *c = o->c;
     if (from == c->n_cuts - 1) {
         memcpy(o->light, o->segment, (size_t)c->p->forward_end * sizeof *o->light);
@@ -81,11 +81,12 @@ static void choose_from(Choices *o, int from) {
     }
     for (int to = from + 1; to < c->n_cuts; to++)
         for (int way = to > from + 1 ? NONE : ALL; way < NONE + (to < c->n_cuts - 1); way++) {
-            bool any = way != BUT_FREE; /* else it is as ALL */
+            const int root = c->cut[to].root, end = way == BUT_LIGHT_INSIDE && root != NO_BUF ? c->writer[root] : NO_OP;
+            bool any = way == ALL || way == BUT_LIGHT || way == NONE; /* else it is as ALL, or as BUT_LIGHT */
             for (int i = c->cut[from].at; i < c->cut[to].at; i++) {
-                const bool light = way == BUT_LIGHT || (way == BUT_FREE && is_free(c, i));
+                const bool light = i != end && (way == BUT_LIGHT || way == BUT_LIGHT_INSIDE || (way == BUT_FREE && is_free(c, i)));
                 o->segment[i] = way == NONE ? to : c->gathers[i] ? ALONE : light ? LIGHTEN : STORED;
-                any |= light;
+                any |= way == BUT_FREE ? light : i == end && !c->gathers[i] && op_is_light(&c->p->ops[i]);
             }
             if (any) choose_from(o, to);
         }
