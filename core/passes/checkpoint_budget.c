@@ -294,21 +294,34 @@ static void at_least_op(int *last, int op) {
     if (op > *last) *last = op;
 }
 
-/* Fills f->last, from what the chain's backward ops read: they are the same in all programs, whatever is gathered or made again before
- * them. Each op after the forward pass so belongs to one unit, the last ones to the first. */
+/* The first of the forward ops of a layer that lie in a row, the last of them at `from` or before; NO_OP: there is none. */
+static int first_of_layer(const Program *p, const char *path, int from) {
+    int i = from;
+    while (i >= 0 && strcmp(p->ops[i].path, path)) i--;
+    while (i > 0 && !strcmp(p->ops[i - 1].path, path)) i--;
+    return i < 0 ? NO_OP : i;
+}
+
+/* Fills f->last, from the layers of the chain's backward ops and from what these read: they are the same in all programs, whatever is
+ * gathered or made again before them. Each op after the forward pass so belongs to one unit, the last ones to the first. */
 static void find_last(const Solver *s, Profile *f) {
     const Chain *c = s->c;
     const Program *p = c->p;
+    int layer = p->forward_end - 1;
     for (int cut = 0; cut <= s->n; cut++) f->last[cut] = f->p->forward_end - 1;
     for (int t = f->p->forward_end; t < f->p->n_ops; t++)
         if (f->p->ops[t].out[0] != NO_BUF) f->made[f->p->ops[t].out[0]] = t;
     for (int i = p->forward_end; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
         if (op->out[0] == NO_BUF) continue;
+        const int made = f->made[op->out[0]], first = first_of_layer(p, op->path, layer);
         EACH_IN(op, k) {
             const int w = c->writer[program_root(p, op->in[k])];
-            if (w != NO_OP) at_least_op(&f->last[f->within[f->place[w]] - 1], f->made[op->out[0]]);
+            if (w != NO_OP) at_least_op(&f->last[f->within[f->place[w]] - 1], made);
         }
+        if (first == NO_OP) continue;
+        at_least_op(&f->last[f->within[f->place[first]] - 1], made);
+        while (layer > first && strcmp(p->ops[layer].path, op->path)) layer--;
     }
     f->last[0] = f->p->n_ops - 1;
     for (int cut = s->n - 1; cut > 0; cut--) at_least_op(&f->last[cut], f->last[cut + 1]);
