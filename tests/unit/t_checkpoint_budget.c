@@ -210,6 +210,11 @@ static const char *const hard[] = {
     /* A normalised sum, which GELU's gradient reads, after two light units in a row. */
     "Sequential{BatchNorm2d(3) BatchNorm2d(3) Residual{Sequential{Conv2d(3, 37, 3, padding=same) BatchNorm2d(37)} Sequential{Conv2d(3, 37, 1) BatchNorm2d(37)}} GELU"
     " Flatten Linear(9472, 10)}",
+    /* The sum is kept for GELU, which is dropped after it, while the rest of its unit is made again: then the normalisation is so only at the end. */
+    "Sequential{BatchNorm2d(3) Residual{Sequential{Conv2d(3, 7, 1) GELU Conv2d(7, 3, 1) Tanh}} GELU Flatten Linear(768, 10)}",
+    /* The gradient of a product's input reads nothing that its unit has made. */
+    "Sequential{BatchNorm2d(3) GELU Flatten Linear(768, 10)}",
+    "Sequential{Conv2d(3, 2, 1) BatchNorm2d(2) GELU Flatten Linear(512, 10)}",
 };
 
 static const Shape images = {4, {BATCH, 3, 16, 16}};
