@@ -1,7 +1,8 @@
 /* Checkpointing that fits a number of bytes: the quickest choice of segments whose placed arena is within the budget.
  *
  * 1. Candidates. A choice stores each unit of the chain, WHOLE or LIGHT (without what light ops make of the rest, see
- *    checkpoint_selective.c), or drops a run of units. A dynamic program goes from the last unit back. At each cut it has a front of
+ *    checkpoint_selective.c) or LIGHT BUT_END (with what crosses its end), or drops a run of units. A dynamic program goes from the last
+ *    unit back. At each cut it has a front of
  *    labels: ways to store and drop what follows, with the most bytes that are then alive (without what is stored before the cut) and the
  *    seconds of second runs. A step before a label with `peak` gives one with max(working, kept + peak), so of two labels the one with
  *    fewer bytes and fewer seconds is the better in all that may come before. What follows depends on what comes before in one thing: whether
@@ -28,7 +29,7 @@
 
 /* What becomes of a unit: all that the backward pass reads of it is stored, or without what light ops make of the rest (see chain_lighten), or
  * the same but with what crosses its end; or it is dropped, with others. */
-typedef enum Way { WHOLE, LIGHT, LIGHT_BUT_END, DROPPED, WAYS } Way;
+typedef enum Way { WHOLE, LIGHT, BUT_END, DROPPED, WAYS } Way;
 enum { LABELS = 512, CANDIDATES = LABELS + CHECKPOINT_SELECTIVE };
 enum { DOUBT = 64 /* on several ranks an estimate may be so much of itself too high */ };
 /* The estimate looks at all runs between two cuts. If there are more than MOST_CUTS, it looks at so many of them. */
@@ -108,7 +109,7 @@ static void put_way(const Solver *s, int from, int to, Way way, int *segment) {
         if (way == DROPPED) segment[i] = to;
         else if (segment[i] == STORED && (way != WHOLE || (out != NO_BUF && !s->c->saved[program_root(s->c->p, out)]))) segment[i] = LIGHTEN;
     }
-    if (way == LIGHT_BUT_END) segment[s->c->writer[s->c->cut[to].root]] = STORED;
+    if (way == BUT_END) segment[s->c->writer[s->c->cut[to].root]] = STORED;
 }
 
 /* Is what crosses the cut made again, if it is as deep as that? */
@@ -125,7 +126,7 @@ static void find_states(const Solver *s, int *segment) {
             if (!at->comes) continue;
             at->wanted[WHOLE] = is_again(c, unit - 1, depth);
             for (Way way = WHOLE; way < WAYS; way++) {
-                if (way == LIGHT_BUT_END) {
+                if (way == BUT_END) {
                     at->next[way] = at->next[LIGHT];
                     if (!is_again(c, unit, at->next[LIGHT]) || c->gathers[c->writer[out]]) continue; /* it is LIGHT; or what is gathered, which is not stored */
                 }
@@ -138,7 +139,7 @@ static void find_states(const Solver *s, int *segment) {
                 chain_lighten(c, USUAL, op_is_light, c->cut[unit - 1].at, c->cut[unit].at, segment, s->depth);
                 at->next[way] = out == NO_BUF ? 0 : c->gathers[c->writer[out]] ? 1 : chain_depth(c, segment, s->depth, out, 0);
                 state_at(s, unit, at->next[way])->comes = true;
-                for (int i = c->cut[unit - 1].at; (way == LIGHT || way == LIGHT_BUT_END) && i < c->cut[unit].at; i++)
+                for (int i = c->cut[unit - 1].at; (way == LIGHT || way == BUT_END) && i < c->cut[unit].at; i++)
                     at->wanted[way] |= segment[i] == ALONE && c->saved[program_root(c->p, c->p->ops[i].out[0])];
             }
         }
@@ -603,7 +604,7 @@ static void extend(const Solver *s, int from, int depth, int to, Way way) {
     State *at = state_at(s, from, depth);
     if (way != DROPPED && !at->known[way]) return;
     const bool keeps = way == DROPPED && is_again(s->c, from, depth);
-    if (keeps && !s->gathered[from]) return; /* its second run is from what is stored: after LIGHT_BUT_END */
+    if (keeps && !s->gathered[from]) return; /* its second run is from what is stored: after BUT_END */
     const Step *step = way == DROPPED ? step_at(s, from, to) : &at->step[way];
     const int next = way != DROPPED ? at->next[way] : s->c->saved[s->c->cut[to].root] ? 0 : DEEPEST;
     const size_t input = keeps ? s->gathered[from] : 0, working = step->working + input, kept = step->kept + input;
