@@ -59,7 +59,8 @@ static int check_ranks(const Settings *s, Err *e) {
  * A budget in bytes is one for all threads. */
 static int choosing(const Settings *s, Device *device, Device **chooser, Err *e) {
     *chooser = device;
-    return settings_budget(s) != SIZE_MAX || !device->table->alone ? OK : device->table->alone(device, chooser, e);
+    const bool budget = s->checkpoint == CHECKPOINT_BUDGET || s->offload == OFFLOAD_BUDGET;
+    return budget || !device->table->alone ? OK : device->table->alone(device, chooser, e);
 }
 
 int compile(const Network *net, const Settings *s, Device *device, PassWatch *watch, void *arg, Program **out, Err *e) {

@@ -8,9 +8,8 @@
  * last reader, so that its gradient waits. So a copy is taken out only where the peak is lower without it: of those that are alive
  * where more bytes are than the peak has when all are taken out.
  *
- * That is judged after all other choices. But they are judged, too: under a budget of bytes those that are made before would free what
- * the copies take. So where the step does not fit with all in memory, all copies go first (pass round_for_budget), if the peak
- * is lower without them. */
+ * That is judged after all other choices. But under a budget of bytes checkpointing would free what the copies take. So where the step
+ * does not fit with all in memory, all copies go before it (pass round_for_budget), if the peak is lower without them. */
 #include "program/view.h"
 #include "uses.h"
 #include "whatif.h"
@@ -118,13 +117,12 @@ static bool find_all(Program *p, Compile *c, bool *all) {
 }
 
 int pass_round_for_budget(Program *p, Compile *c) {
-    const size_t budget = settings_budget(c->settings);
     bool *all = scratch_new(&c->scratch, (size_t)p->n_ops, sizeof *all);
     size_t kept, gone;
-    if (budget == SIZE_MAX || c->scratch.failed || !find_all(p, c, all)) return UNCHANGED;
+    if (c->settings->checkpoint != CHECKPOINT_BUDGET || c->scratch.failed || !find_all(p, c, all)) return UNCHANGED;
     const Choice choice = {c, all};
     int code = whatif(p, NULL, NULL, c, NULL, &kept);
-    if (code || kept <= budget) return code ? code : UNCHANGED;
+    if (code || kept <= c->settings->budget) return code ? code : UNCHANGED;
     code = whatif(p, take_out, &choice, c, NULL, &gone);
     if (code || gone >= kept) return code ? code : UNCHANGED;
     take_out(p, &choice, &c->scratch);

@@ -290,8 +290,3 @@ Settings settings_default(void) {
         if (settings[i].whose != SETTING_OUTER) setting_set_default(&s, &settings[i]);
     return s;
 }
-
-size_t settings_budget(const Settings *s) {
-    const size_t checkpoint = s->checkpoint == CHECKPOINT_BUDGET ? s->budget : SIZE_MAX;
-    return s->offload == OFFLOAD_BUDGET && s->offload_budget < checkpoint ? s->offload_budget : checkpoint;
-}

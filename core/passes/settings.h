@@ -224,8 +224,6 @@ typedef struct Settings {
 Settings settings_default(void);
 /* Do the optimizer's states of a parameter of that shape wait in the host's memory? */
 bool optimizer_pages(const Settings *s, const Shape *like);
-/* The bytes that the step may take of the device's memory, by checkpoint and offload. SIZE_MAX: no budget is given. */
-size_t settings_budget(const Settings *s);
 /* Does the training multiply its loss by a scale? As in PyTorch, a scaler that is given works in any precision. */
 bool settings_scale_loss(const Settings *s);
 
