@@ -667,7 +667,7 @@ static void find_candidates(Solver *s) {
     for (int i = 0; i < f->n; i++) add_candidate(s, (Candidate){.label = &f->item[i], .peak = f->item[i].peak});
 }
 
-/* May the candidate's arena be no more than that? On one rank an estimate is never too high. */
+/* May the candidate's arena be no more than that? On one rank no estimate is too high. */
 static bool may_fit(const Solver *s, const Candidate *c, size_t bytes) {
     const bool alone = s->c->p->world == 1 && s->c->p->tensor == 1;
     return c->peak - (alone ? 0 : c->peak / DOUBT) <= bytes;
