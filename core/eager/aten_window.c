@@ -20,8 +20,8 @@ static const struct { const char *op, *backward; NodeRule rule; bool indices, sa
 };
 
 static void apply_window(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    const WindowOp op = (WindowOp)n->number[0]; /* of a pooling in the input's format, of an upsampling in the gradient's */
-    const bool last = op < NEAREST ? n->number[1] : tensor_suggests_channels_last(dy[0]);
+    const WindowOp op = (WindowOp)n->number[0]; /* of a pooling in the saved input's format, of an upsampling in the gradient's */
+    const bool last = tensor_suggests_channels_last(windows[op].saves_input ? n->saved[0] : dy[0]);
     eager_op(g, windows[op].backward);
     READS(g, dy[0], n->saved[1]);
     dx[0] = tensor_in_format(g, dy[0]->type, n->size, last);
@@ -32,7 +32,6 @@ static Tensor *window(Eager *g, WindowOp op, Tensor *x, Size size) {
     if (n) n->size = x->size;
     const bool last = tensor_suggests_channels_last(x);
     if (n) n->number[0] = op;
-    if (n) n->number[1] = last;
     if (windows[op].saves_input) node_save(g, n, 0, x);
     eager_op(g, windows[op].op);
     READS(g, x);

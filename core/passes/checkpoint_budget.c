@@ -1,7 +1,8 @@
 /* Checkpointing that fits a number of bytes: the quickest choice of segments whose placed arena is within the budget.
  *
  * 1. Candidates. A choice stores each unit of the chain, WHOLE or LIGHT (without what light ops make of the rest, see
- *    checkpoint_selective.c), or drops a run of units. A dynamic program goes from the last unit back. At each cut it has a front of
+ *    checkpoint_selective.c) or LIGHT BUT_END (with what crosses its end), or drops a run of units. A dynamic program goes from the last
+ *    unit back. At each cut it has a front of
  *    labels: ways to store and drop what follows, with the most bytes that are then alive (without what is stored before the cut) and the
  *    seconds of second runs. A step before a label with `peak` gives one with max(working, kept + peak), so of two labels the one with
  *    fewer bytes and fewer seconds is the better in all that may come before. What follows depends on what comes before in one thing: whether
@@ -9,7 +10,7 @@
  *    cut are the candidates; the choices of the other modes are more. Nothing here depends on the budget, so a larger budget never costs
  *    more time.
  * 2. Judgement. In order of time, each candidate is compiled and placed; the first that fits is taken. A candidate whose
- *    estimate is well above the budget has its turn only if no other fits.
+ *    estimate is above the budget, on several ranks well above it, has its turn only if no other fits.
  *
  * The estimate: while the backward pass is in the run (i, j] of units, these bytes are alive:
  *     kept      what is stored of the units up to cut i             depends on the choice up to i
@@ -26,11 +27,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What becomes of a unit: all that the backward pass reads of it is stored, or without what light ops make of the rest (see chain_lighten); or
- * it is dropped, with others. */
-typedef enum Way { WHOLE, LIGHT, DROPPED, WAYS } Way;
+/* What becomes of a unit: all that the backward pass reads of it is stored, or without what light ops make of the rest (see chain_lighten), or
+ * the same but with what crosses its end; or it is dropped, with others. */
+typedef enum Way { WHOLE, LIGHT, BUT_END, DROPPED, WAYS } Way;
 enum { LABELS = 512, CANDIDATES = LABELS + CHECKPOINT_SELECTIVE };
-enum { DOUBT = 64 /* an estimate may be so much of itself too high */ };
+enum { DOUBT = 64 /* on several ranks an estimate may be so much of itself too high */ };
 /* The estimate looks at all runs between two cuts. If there are more than MOST_CUTS, it looks at so many of them. */
 enum { MOST_CUTS = 256 };
 enum { PROGRAMS = 8 /* at most, from which units are estimated that are LIGHT, or come after such */ };
@@ -76,7 +77,7 @@ typedef struct Solver {
     const Chain *c;     /* the same with the cuts that the estimate looks at */
     int n;            /* the last cut: the end of the forward pass */
     Step *step;       /* [from * (n + 1) + to], from < to: the run between these cuts when it is dropped */
-    size_t *crossing; /* by cut: bytes of what crosses it, if the backward pass reads it */
+    size_t *gathered; /* by cut: bytes of what crosses it, if that is gathered and the backward pass reads it */
     State *state;     /* by cut and depth, see state_at */
     Way *way;         /* by unit: of a program from which units are estimated. DROPPED: stored as it is */
     double *light;    /* by unit: there, seconds of second runs of single ops */
@@ -106,9 +107,13 @@ static void put_way(const Solver *s, int from, int to, Way way, int *segment) {
     for (int i = s->c->cut[from].at; i < s->c->cut[to].at; i++) {
         const int out = s->c->p->ops[i].out[0];
         if (way == DROPPED) segment[i] = to;
-        else if (segment[i] == STORED && (way == LIGHT || (out != NO_BUF && !s->c->saved[program_root(s->c->p, out)]))) segment[i] = LIGHTEN;
+        else if (segment[i] == STORED && (way != WHOLE || (out != NO_BUF && !s->c->saved[program_root(s->c->p, out)]))) segment[i] = LIGHTEN;
     }
+    if (way == BUT_END) segment[s->c->writer[s->c->cut[to].root]] = STORED;
 }
+
+/* Is what crosses the cut made again, if it is as deep as that? */
+static bool is_again(const Chain *c, int cut, int depth) { return depth > 0 && c->cut[cut].root != NO_BUF && c->saved[c->cut[cut].root]; }
 
 /* Fills comes, next and wanted of all states. */
 static void find_states(const Solver *s, int *segment) {
@@ -119,8 +124,12 @@ static void find_states(const Solver *s, int *segment) {
             State *at = state_at(s, unit - 1, depth);
             const int in = c->cut[unit - 1].root, out = c->cut[unit].root;
             if (!at->comes) continue;
-            at->wanted[WHOLE] = depth > 0 && c->saved[in]; /* it is made again */
+            at->wanted[WHOLE] = is_again(c, unit - 1, depth);
             for (Way way = WHOLE; way < WAYS; way++) {
+                if (way == BUT_END) {
+                    at->next[way] = at->next[LIGHT];
+                    if (!is_again(c, unit, at->next[LIGHT]) || c->gathers[c->writer[out]]) continue; /* it is LIGHT; or what is gathered, which is not stored */
+                }
                 chain_store(c, STORED, segment);
                 if (in != NO_BUF) { /* as a choice that comes to the state has it */
                     segment[c->writer[in]] = depth > 0 ? ALONE : STORED;
@@ -130,8 +139,8 @@ static void find_states(const Solver *s, int *segment) {
                 chain_lighten(c, USUAL, op_is_light, c->cut[unit - 1].at, c->cut[unit].at, segment, s->depth);
                 at->next[way] = out == NO_BUF ? 0 : c->gathers[c->writer[out]] ? 1 : chain_depth(c, segment, s->depth, out, 0);
                 state_at(s, unit, at->next[way])->comes = true;
-                for (int i = c->cut[unit - 1].at; way == LIGHT && i < c->cut[unit].at; i++)
-                    at->wanted[LIGHT] |= segment[i] == ALONE && c->saved[program_root(c->p, c->p->ops[i].out[0])];
+                for (int i = c->cut[unit - 1].at; (way == LIGHT || way == BUT_END) && i < c->cut[unit].at; i++)
+                    at->wanted[way] |= segment[i] == ALONE && c->saved[program_root(c->p, c->p->ops[i].out[0])];
             }
         }
 }
@@ -286,21 +295,34 @@ static void at_least_op(int *last, int op) {
     if (op > *last) *last = op;
 }
 
-/* Fills f->last, from what the chain's backward ops read: they are the same in all programs, whatever is gathered or made again before
- * them. Each op after the forward pass so belongs to one unit, the last ones to the first. */
+/* The first of the forward ops of a layer that lie in a row, the last of them at `from` or before; NO_OP: there is none. */
+static int first_of_layer(const Program *p, const char *path, int from) {
+    int i = from;
+    while (i >= 0 && strcmp(p->ops[i].path, path)) i--;
+    while (i > 0 && !strcmp(p->ops[i - 1].path, path)) i--;
+    return i < 0 ? NO_OP : i;
+}
+
+/* Fills f->last, from the layers of the chain's backward ops and from what these read: they are the same in all programs, whatever is
+ * gathered or made again before them. Each op after the forward pass so belongs to one unit, the last ones to the first. */
 static void find_last(const Solver *s, Profile *f) {
     const Chain *c = s->c;
     const Program *p = c->p;
+    int layer = p->forward_end - 1;
     for (int cut = 0; cut <= s->n; cut++) f->last[cut] = f->p->forward_end - 1;
     for (int t = f->p->forward_end; t < f->p->n_ops; t++)
         if (f->p->ops[t].out[0] != NO_BUF) f->made[f->p->ops[t].out[0]] = t;
     for (int i = p->forward_end; i < p->n_ops; i++) {
         const Op *op = &p->ops[i];
         if (op->out[0] == NO_BUF) continue;
+        const int made = f->made[op->out[0]], first = first_of_layer(p, op->path, layer);
         EACH_IN(op, k) {
             const int w = c->writer[program_root(p, op->in[k])];
-            if (w != NO_OP) at_least_op(&f->last[f->within[f->place[w]] - 1], f->made[op->out[0]]);
+            if (w != NO_OP) at_least_op(&f->last[f->within[f->place[w]] - 1], made);
         }
+        if (first == NO_OP) continue;
+        at_least_op(&f->last[f->within[f->place[first]] - 1], made);
+        while (layer > first && strcmp(p->ops[layer].path, op->path)) layer--;
     }
     f->last[0] = f->p->n_ops - 1;
     for (int cut = s->n - 1; cut > 0; cut--) at_least_op(&f->last[cut], f->last[cut + 1]);
@@ -468,7 +490,7 @@ static void take_whole(const Solver *s, Profile *f) {
     for (int unit = 1; unit <= s->n; unit++) {
         Step step = {.kept = kept_of(f, unit)};
         work_stored(s, f, unit, &step);
-        if (unit < s->n && s->c->saved[s->c->cut[unit].root]) s->crossing[unit] = f->life[f->cut[unit]].bytes;
+        if (unit < s->n && is_again(s->c, unit, 1) && s->c->gathers[s->c->writer[s->c->cut[unit].root]]) s->gathered[unit] = f->life[f->cut[unit]].bytes;
         for (int depth = 0; depth < DEPTHS; depth++) {
             State *at = state_at(s, unit - 1, depth);
             at->step[WHOLE] = step;
@@ -581,10 +603,11 @@ static void extend(const Solver *s, int from, int depth, int to, Way way) {
     assert(way == DROPPED || to == from + 1);
     State *at = state_at(s, from, depth);
     if (way != DROPPED && !at->known[way]) return;
+    const bool keeps = way == DROPPED && is_again(s->c, from, depth);
+    if (keeps && !s->gathered[from]) return; /* its second run is from what is stored: after BUT_END */
     const Step *step = way == DROPPED ? step_at(s, from, to) : &at->step[way];
     const int next = way != DROPPED ? at->next[way] : s->c->saved[s->c->cut[to].root] ? 0 : DEEPEST;
-    const bool keeps = way == DROPPED && depth > 0 && s->crossing[from]; /* what would be made again: the second run reads it */
-    const size_t input = keeps ? s->crossing[from] : 0, working = step->working + input, kept = step->kept + input;
+    const size_t input = keeps ? s->gathered[from] : 0, working = step->working + input, kept = step->kept + input;
     const double seconds = step->seconds - (keeps ? op_seconds(&s->c->p->ops[s->c->writer[s->c->cut[from].root]]) : 0);
     const Front *after = &state_at(s, to, next)->front;
     for (int i = 0; i < after->n; i++) {
@@ -644,8 +667,11 @@ static void find_candidates(Solver *s) {
     for (int i = 0; i < f->n; i++) add_candidate(s, (Candidate){.label = &f->item[i], .peak = f->item[i].peak});
 }
 
-/* May the candidate's arena be no more than that? */
-static bool may_fit(const Candidate *c, size_t bytes) { return c->peak - c->peak / DOUBT <= bytes; }
+/* May the candidate's arena be no more than that? On one rank no estimate is too high. */
+static bool may_fit(const Solver *s, const Candidate *c, size_t bytes) {
+    const bool alone = s->c->p->world == 1 && s->c->p->tensor == 1;
+    return c->peak - (alone ? 0 : c->peak / DOUBT) <= bytes;
+}
 
 static int try_candidate(const Solver *s, Compile *under, Candidate *c) { return c->arena ? OK : chain_arena(s->c, candidate(s, c), under, &c->arena); }
 
@@ -657,14 +683,14 @@ static int judge(const Solver *s, Compile *under, int *best) {
     qsort(s->item, (size_t)s->count, sizeof *s->item, quicker);
     for (int i = 0; i < s->count && (*best < 0 || s->item[i].seconds <= s->item[*best].seconds); i++) {
         Candidate *c = &s->item[i];
-        if (!may_fit(c, budget)) continue;
+        if (!may_fit(s, c, budget)) continue;
         int code = try_candidate(s, under, c);
         if (code) return code;
         if (c->arena <= budget && (*best < 0 || c->arena < s->item[*best].arena)) *best = i;
     }
     if (*best >= 0) return OK;
     qsort(s->item, (size_t)s->count, sizeof *s->item, smaller);
-    for (int i = 0; i < s->count && (*best < 0 || may_fit(&s->item[i], s->item[*best].arena)); i++) {
+    for (int i = 0; i < s->count && (*best < 0 || may_fit(s, &s->item[i], s->item[*best].arena)); i++) {
         int code = try_candidate(s, under, &s->item[i]);
         if (code) return code;
         if (*best < 0 || s->item[i].arena < s->item[*best].arena) *best = i;
@@ -678,7 +704,7 @@ static int fit(const Chain *whole, const Chain *c, Compile *under, int *segment,
     size_t cuts = (size_t)c->n_cuts, ops = (size_t)c->p->forward_end, bufs = (size_t)c->p->n_bufs;
     Scratch *m = &under->scratch;
     Solver s = {.whole = whole, .c = c, .n = c->n_cuts - 1, .step = scratch_new(m, cuts * cuts, sizeof(Step)),
-                .crossing = scratch_new(m, cuts, sizeof(size_t)),
+                .gathered = scratch_new(m, cuts, sizeof(size_t)),
                 .state = scratch_new(m, DEPTHS * cuts, sizeof(State)), .way = scratch_new(m, cuts, sizeof(Way)),
                 .light = scratch_new(m, cuts, sizeof(double)), .user = scratch_new(m, bufs, sizeof(int)), .item = scratch_new(m, CANDIDATES, sizeof(Candidate)), .segment = segment,
                 .depth = scratch_new(m, bufs, sizeof(int)), .lost = scratch_new(m, bufs, sizeof(bool)),

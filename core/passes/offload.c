@@ -130,7 +130,7 @@ typedef struct Tide {
 static bool stays(const Tide *f, const Trip *t, size_t limit, size_t alignment) {
     const int from = levels_free_from(f->p, f->alive.life, t->buf, f->made[t->host]), to = f->read[t->host];
     const size_t bytes = align_up(f->alive.life[program_root(f->p, t->buf)].bytes, alignment);
-    if (from < to && levels_most(&f->levels, from, to) + bytes > limit) return false;
+    if (levels_most(&f->levels, from, to) + bytes > limit) return false;
     levels_raise(&f->levels, from, to, bytes);
     return true;
 }

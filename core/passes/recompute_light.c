@@ -117,7 +117,7 @@ static bool stays(const Low *low, const Light *l, size_t limit) {
     if (made == NO_OP || to == NO_OP) return false;
     const int from = levels_free_from(low->p, low->alive.life, l->buf, made);
     const size_t bytes = align_up(low->p->bufs[l->buf].bytes, low->alignment);
-    if (from < to && levels_most(&low->levels, from, to) + bytes > limit) return false;
+    if (levels_most(&low->levels, from, to) + bytes > limit) return false;
     levels_raise(&low->levels, from, to, bytes);
     return true;
 }

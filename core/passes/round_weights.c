@@ -6,7 +6,10 @@
  * So the copy of a large weight does not stand beside what else a step needs at its peak. The bits are those that the copy gives.
  * But the weight has twice its bytes, which convolutions read in an order that is slow for them; and it is updated only after its
  * last reader, so that its gradient waits. So a copy is taken out only where the peak is lower without it: of those that are alive
- * where more bytes are than the peak has when all are taken out. */
+ * where more bytes are than the peak has when all are taken out.
+ *
+ * That is judged after all other choices. But under a budget of bytes checkpointing would free what the copies take. So where the step
+ * does not fit with all in memory, all copies go before it (pass round_for_budget), if the peak is lower without them. */
 #include "program/view.h"
 #include "uses.h"
 #include "whatif.h"
@@ -103,17 +106,35 @@ static int choose(const Program *p, const bool *all, bool *left, Compile *c, Pro
     return code;
 }
 
+/* all[n_ops]: the casts that can go. False: there are none. */
+static bool find_all(Program *p, Compile *c, bool *all) {
+    bool any = false;
+    Uses u;
+    /* where shards of a weight are gathered (pass divide_weights), they are those of the copy, which are fewer bytes to send */
+    if (!c->device->table->rounds || (p->world > 1 && c->settings->zero == 3) || !uses_open(&u, p, &c->scratch)) return false;
+    for (int i = 0; i < p->n_ops; i++) any |= all[i] = can_go(&u, c, i);
+    return any;
+}
+
+int pass_round_for_budget(Program *p, Compile *c) {
+    bool *all = scratch_new(&c->scratch, (size_t)p->n_ops, sizeof *all);
+    size_t kept, gone;
+    if (c->settings->checkpoint != CHECKPOINT_BUDGET || c->scratch.failed || !find_all(p, c, all)) return UNCHANGED;
+    const Choice choice = {c, all};
+    int code = whatif(p, NULL, NULL, c, NULL, &kept);
+    if (code || kept <= c->settings->budget) return code ? code : UNCHANGED;
+    code = whatif(p, take_out, &choice, c, NULL, &gone);
+    if (code || gone >= kept) return code ? code : UNCHANGED;
+    take_out(p, &choice, &c->scratch);
+    return OK;
+}
+
 int pass_round_weights(Program *p, Compile *c) {
     Scratch *s = &c->scratch;
     const size_t ops = (size_t)p->n_ops;
-    bool *all = scratch_new(s, ops, sizeof *all), *left = scratch_new(s, ops, sizeof *left), any = false;
+    bool *all = scratch_new(s, ops, sizeof *all), *left = scratch_new(s, ops, sizeof *left);
     Program *chosen = NULL;
-    Uses u;
-    /* where shards of a weight are gathered (pass divide_weights), they are those of the copy, which are fewer bytes to send */
-    if (!c->device->table->rounds || (p->world > 1 && c->settings->zero == 3)) return UNCHANGED;
-    if (!uses_open(&u, p, s)) return OK;
-    for (int i = 0; i < p->n_ops; i++) any |= all[i] = can_go(&u, c, i);
-    if (!any) return UNCHANGED;
+    if (s->failed || !find_all(p, c, all)) return UNCHANGED;
     const int code = choose(p, all, left, c, &chosen);
     if (code || !chosen) return code ? code : UNCHANGED;
     take_out(p, &(Choice){c, left}, s);

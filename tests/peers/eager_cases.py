@@ -395,6 +395,8 @@ for name in "convnet normalised lstm gru_batch_first residual layer_attention lo
     case(name + "_offload", given.model, given.input, given.batch, given.loss, given.optimizer, settings=dict(offload="all"))
     case(name + "_offload_amp_bf16", given.model, given.input, given.batch, given.loss, given.optimizer,
          precision="amp_bf16", settings=dict(offload="all"))
+case("pooled_offload_last", chain(layer("Conv2d", 5, 5, 1), layer("AvgPool2d", 2), layer("Tanh")), [5, 11, 13], 29, loss("MSELoss"),
+     settings=dict(offload="all"), pytorch=dict(channels_last=True))  # what is saved comes back in order
 case("mlp_amp_fp16_fused", mlp(), [784], 64, precision="amp_fp16", pytorch=dict(fused=True))
 
 
@@ -728,7 +730,7 @@ SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 ml
          "normalised_amp_bf16 mlp_accumulate "
          "normalised_eval checkpointed layer_Dropout layer_groupnorm layer_rmsnorm layer_attention layer_conv_transpose "
          "loss_bce_logits loss_bce_logits_weighted loss_cross_entropy_smoothed loss_l1_amp_bf16 loss_l1_eval glu_fp32 optim_sgd_nesterov optim_adafactor "
-         "mlp_frozen_adagrad_foreach mlp_offload_amp_fp16 "
+         "mlp_frozen_adagrad_foreach mlp_offload_amp_fp16 pooled_offload_last "
          "optim_clipped optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval "
          "model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
          "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "

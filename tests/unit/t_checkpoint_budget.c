@@ -69,9 +69,9 @@ static bool is_free(const Chain *c, int op) {
     return out != NO_BUF && !c->saved[program_root(c->p, out)] && op_is_light(&c->p->ops[op]);
 }
 
-/* Stores the next unit in one of three ways or drops a run of the next ones, and so on to the last cut. */
+/* Stores the next unit in one of four ways or drops a run of the next ones, and so on to the last cut. */
 static void choose_from(Choices *o, int from) {
-    enum { ALL, BUT_FREE, BUT_LIGHT, NONE };
+    enum { ALL, BUT_FREE, BUT_LIGHT, BUT_LIGHT_INSIDE, NONE };
     const Chain *c = o->c;
     if (from == c->n_cuts - 1) {
         memcpy(o->light, o->segment, (size_t)c->p->forward_end * sizeof *o->light);
@@ -81,11 +81,12 @@ static void choose_from(Choices *o, int from) {
     }
     for (int to = from + 1; to < c->n_cuts; to++)
         for (int way = to > from + 1 ? NONE : ALL; way < NONE + (to < c->n_cuts - 1); way++) {
-            bool any = way != BUT_FREE; /* else it is as ALL */
+            const int root = c->cut[to].root, end = way == BUT_LIGHT_INSIDE && root != NO_BUF ? c->writer[root] : NO_OP;
+            bool any = way == ALL || way == BUT_LIGHT || way == NONE; /* else it is as ALL, or as BUT_LIGHT */
             for (int i = c->cut[from].at; i < c->cut[to].at; i++) {
-                const bool light = way == BUT_LIGHT || (way == BUT_FREE && is_free(c, i));
+                const bool light = i != end && (way == BUT_LIGHT || way == BUT_LIGHT_INSIDE || (way == BUT_FREE && is_free(c, i)));
                 o->segment[i] = way == NONE ? to : c->gathers[i] ? ALONE : light ? LIGHTEN : STORED;
-                any |= light;
+                any |= way == BUT_FREE ? light : i == end && !c->gathers[i] && op_is_light(&c->p->ops[i]);
             }
             if (any) choose_from(o, to);
         }
@@ -209,6 +210,11 @@ static const char *const hard[] = {
     /* A normalised sum, which GELU's gradient reads, after two light units in a row. */
     "Sequential{BatchNorm2d(3) BatchNorm2d(3) Residual{Sequential{Conv2d(3, 37, 3, padding=same) BatchNorm2d(37)} Sequential{Conv2d(3, 37, 1) BatchNorm2d(37)}} GELU"
     " Flatten Linear(9472, 10)}",
+    /* The sum is kept for GELU, which is dropped after it, while the rest of its unit is made again: then the normalisation is so only at the end. */
+    "Sequential{BatchNorm2d(3) Residual{Sequential{Conv2d(3, 7, 1) GELU Conv2d(7, 3, 1) Tanh}} GELU Flatten Linear(768, 10)}",
+    /* The gradient of a product's input reads nothing that its unit has made. */
+    "Sequential{BatchNorm2d(3) GELU Flatten Linear(768, 10)}",
+    "Sequential{Conv2d(3, 2, 1) BatchNorm2d(2) GELU Flatten Linear(512, 10)}",
 };
 
 static const Shape images = {4, {BATCH, 3, 16, 16}};

@@ -143,6 +143,13 @@ static void test_room(void) {
     }
 }
 
+/* Of two activations, of 4 and of 3 channels, for one of which there is room, the larger stays. */
+static void test_largest(void) {
+    const char *text = "Sequential{BatchNorm2d(3) MaxPool2d(2) Conv2d(3, 4, 1) BatchNorm2d(4) Tanh Dropout(0.5) Flatten Linear(256, 10)}";
+    const Found f = offloaded(text, OFFLOAD_ALL, 0);
+    ok(f.copies == 2 && f.sent == 4 * 3 * 8 * 8 * sizeof(float), "the smaller one goes: %zu bytes in %d copies", f.sent, f.copies);
+}
+
 /* ---- copies beside computing */
 
 typedef struct Line { size_t live, arena; int ops; } Line; /* in line: the most bytes alive, the arena, how many ops */
@@ -264,6 +271,7 @@ int main(void) {
     test_refused();
     test_stays();
     test_room();
+    test_largest();
     test_beside();
     test_verifier();
     is_int(mem_live(), 0, "all host memory is given back");

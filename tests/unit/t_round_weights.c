@@ -30,8 +30,9 @@ static int prepare(Device *d, const KArgs *args, size_t limit, void **state, siz
 static const DeviceTable able = {.kind = "none", .alignment = 64, .prepare = prepare, .rounds = rounds};
 static const DeviceTable unable = {.kind = "none", .alignment = 64, .prepare = prepare};
 
-/* Copies of weights; products that read a weight in fp32, and those of them that are prepared for it; the height of the plan */
-typedef struct Found { int copies, direct, ready; size_t arena; } Found;
+/* Copies of weights; products that read a weight in fp32, and those of them that are prepared for it; second runs; the
+ * height of the plan */
+typedef struct Found { int copies, direct, ready, again; size_t arena; } Found;
 
 static Found find(const DeviceTable *table, const char *net, Shape shape, const Settings *s) {
     Device device = {.table = table};
@@ -41,6 +42,7 @@ static Found find(const DeviceTable *table, const char *net, Shape shape, const 
     for (int i = 0; c.p && i < c.p->n_ops; i++) {
         const Op *op = &c.p->ops[i];
         f.copies += op->kind == OP_cast && c.p->bufs[op->cast.x].category == CAT_WEIGHTS;
+        f.again += op->recomputed;
         if (op->kind != OP_linear && op->kind != OP_linear_dx) continue;
         const bool direct = c.p->bufs[op->in[1]].dtype == DT_F32;
         f.direct += direct;
@@ -117,8 +119,29 @@ static void test_shards(void) {
     }
 }
 
+/* A budget that the step meets without the copies: nothing is made again for it. With one that it meets with them, they go as without a
+ * budget. */
+static void test_budget(void) {
+    const char *net = "Sequential{Linear(100, 512) ReLU Linear(512, 512) ReLU Linear(512, 512) ReLU Linear(512, 10)}";
+    const Shape shape = shape2(512, 100);
+    Settings s = amp();
+    s.recompute_light = s.sliced_updates = false;
+    can = ALL;
+    const Found without = find(&able, net, shape, &s), with = find(&unable, net, shape, &s);
+    ok(without.arena < with.arena && without.copies < with.copies, "without copies it is smaller");
+    s.checkpoint = CHECKPOINT_BUDGET;
+    s.budget = without.arena;
+    const Found met = find(&able, net, shape, &s), other = find(&unable, net, shape, &s);
+    ok(met.arena && met.arena <= without.arena && met.direct > 0 && !met.again, "a budget that is met without copies: none is left");
+    ok(other.again > 0, "... and ops run again where the device cannot round");
+    s.budget = with.arena;
+    const Found loose = find(&able, net, shape, &s);
+    ok(loose.arena == without.arena && loose.copies == without.copies && !loose.again, "one with room for them changes nothing");
+}
+
 int main(void) {
     test_large();
+    test_budget();
     test_small();
     test_precisions();
     test_shards();
