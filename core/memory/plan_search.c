@@ -38,7 +38,7 @@ typedef struct Block {
  * section. */
 typedef struct Section {
     size_t top, rest; /* the highest end of its placed blocks; the bytes of its unplaced ones */
-    int lowest;       /* the spot that could start low enough the last time has_room looked */
+    int lowest;       /* the spot that gave it room the last time has_room looked */
     long failures;    /* how often it had no room */
 } Section;
 
@@ -135,19 +135,24 @@ static void take_back(Search *s, int spot, Spot b) {
     s->steps += s->unplaced++;
 }
 
-/* A section has room if one of its unplaced blocks can start so low that all of them fit from there on. */
+/* Can the block of a spot start so low that all unplaced blocks of the section fit from there on? */
+static bool gives_room(const Search *s, int spot, int section) {
+    return spot >= 0 && spot < s->unplaced && s->spot[spot].low <= s->height - s->section[section].rest && lives_in(&s->spot[spot], section);
+}
+
+/* A section has room if one of its unplaced blocks gives it. That is seldom another one than the last time, which has become the spot before
+ * where another was placed, or than that of the section before. */
 static bool has_room(Search *s, int section, size_t offset) {
     Section *at = &s->section[section];
-    const Spot *known = &s->spot[at->lowest];
-    size_t most = s->height - at->rest;
     if (at->rest == 0) return true;
-    if (offset > most) return false;
-    if (at->lowest < s->unplaced && known->low <= most && lives_in(known, section)) return true;
-    for (int k = 0; k < s->unplaced; k++, s->steps++) {
-        if (s->spot[k].low > most || !lives_in(&s->spot[k], section)) continue;
-        at->lowest = k;
-        return true;
+    if (offset > s->height - at->rest) return false;
+    const int likely[] = {at->lowest, at->lowest - 1, section > 0 ? at[-1].lowest : 0};
+    for (size_t i = 0; i < ARRAY_LEN(likely); i++) {
+        at->lowest = likely[i];
+        if (gives_room(s, at->lowest, section)) return true;
     }
+    for (at->lowest = 0; at->lowest < s->unplaced; at->lowest++, s->steps++)
+        if (gives_room(s, at->lowest, section)) return true;
     return false;
 }
 
