@@ -11,7 +11,7 @@ enum { LEAST = 16 }; /* slots of the first table, a power of two */
 static uint64_t hash_name(const char *name) {
     size_t left = strlen(name);
     uint64_t hash = HASH_START;
-    for (; left > 0;) {
+    while (left > 0) {
         const size_t n = left < sizeof hash ? left : sizeof hash;
         uint64_t bytes = 0;
         memcpy(&bytes, name, n);

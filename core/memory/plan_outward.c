@@ -10,7 +10,7 @@
  * This takes no choice back, and needs some room to spare, of which there is least near the peak. Where a piece finds no gap, the
  * window of time in which that is so grows from the peak to there; all that lives in the window is searched for as a whole
  * (plan_search.c), and the rest goes outwards from it. A window that has grown before grows by half of itself at once, if a short search
- * finds that: so there are few searches, of which the last one costs most. */
+ * finds places for all in it: so there are few searches, of which the last one costs most. */
 #include <string.h>
 
 #include "plan_private.h"

@@ -140,8 +140,8 @@ static bool gives_room(const Search *s, int spot, int section) {
     return spot >= 0 && spot < s->unplaced && s->spot[spot].low <= s->height - s->section[section].rest && lives_in(&s->spot[spot], section);
 }
 
-/* A section has room if one of its unplaced blocks gives it. That is seldom another one than the last time, which has become the spot before
- * where another was placed, or than that of the section before. */
+/* A section has room if one of its unplaced blocks gives it: mostly the one that did so the last time, whose spot is one lower where another
+ * block was placed since, or the one that does so for the section before. */
 static bool has_room(Search *s, int section, size_t offset) {
     Section *at = &s->section[section];
     if (at->rest == 0) return true;
@@ -202,7 +202,7 @@ static bool place_rest(Search *s, size_t offset) {
 
 /* The set of living blocks is maximal at the last time when one begins before another one ends. Fills in the sections of every block,
  * their bytes, and the blocks' pressures. Returns the sum of the blocks' numbers of sections: the most entries that `covered` can have.
- * keyed, spare, time, before: [n + 1] for its use */
+ * keyed, spare, time, before: [n + 1] for its use, before of zeros */
 static size_t find_sections(Search *s, const PlanItem *items, Keyed *keyed, Keyed *spare, int *time, int *before) {
     int times = 0;
     size_t sum = 0, live = 0;
