@@ -63,9 +63,10 @@ static inline size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
 /* FNV-1a, 64 bits: `hash` of the bytes before, HASH_START at first -> the hash with n more bytes */
 #define HASH_START 0xcbf29ce484222325u
+#define HASH_PRIME 0x100000001b3u
 static inline uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t n) {
     const unsigned char *p = (const unsigned char *)bytes;
-    for (size_t i = 0; i < n; i++) hash = (hash ^ p[i]) * 0x100000001b3u;
+    for (size_t i = 0; i < n; i++) hash = (hash ^ p[i]) * HASH_PRIME;
     return hash;
 }
 

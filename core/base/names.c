@@ -7,10 +7,26 @@
 
 enum { LEAST = 16 }; /* slots of the first table, a power of two */
 
+/* Eight bytes at a time: what else a name costs is little. */
+static uint64_t hash_name(const char *name) {
+    size_t left = strlen(name);
+    uint64_t hash = HASH_START;
+    while (left > 0) {
+        const size_t n = left < sizeof hash ? left : sizeof hash;
+        uint64_t bytes = 0;
+        memcpy(&bytes, name, n);
+        hash = (hash ^ bytes) * HASH_PRIME;
+        hash ^= hash >> 32; /* else low bits would follow from low bits alone */
+        name += n;
+        left -= n;
+    }
+    return hash;
+}
+
 /* The slot of the name, or the free slot where it belongs. At most half of the slots are taken, so the loop ends. */
 static int probe(const Names *names, const char *name, NameOf *name_of, const void *things) {
     assert(names->cap > 0 && (names->cap & (names->cap - 1)) == 0 && names->n <= names->cap / 2);
-    uint64_t mask = (uint64_t)names->cap - 1, at = hash_bytes(HASH_START, name, strlen(name)) & mask;
+    uint64_t mask = (uint64_t)names->cap - 1, at = hash_name(name) & mask;
     while (names->slot[at] && strcmp(name_of(things, names->slot[at] - 1), name) != 0) at = (at + 1) & mask;
     return (int)at;
 }
@@ -27,14 +43,15 @@ static bool grow(Names *names, NameOf *name_of, const void *things) {
     return true;
 }
 
-bool names_add(Names *names, int number, NameOf *name_of, const void *things) {
+int names_add(Names *names, int number, NameOf *name_of, const void *things) {
     assert(number >= 0);
-    if (2 * (names->n + 1) > names->cap && !grow(names, name_of, things)) return false;
+    if (2 * (names->n + 1) > names->cap && !grow(names, name_of, things)) return -1;
     int *slot = &names->slot[probe(names, name_of(things, number), name_of, things)];
-    if (*slot) return true;
-    *slot = number + 1;
-    names->n++;
-    return true;
+    if (!*slot) {
+        *slot = number + 1;
+        names->n++;
+    }
+    return *slot - 1;
 }
 
 int names_place(const Names *names, const char *name, NameOf *name_of, const void *things) {

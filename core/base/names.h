@@ -13,9 +13,9 @@ typedef struct Names {
     int cap, n; /* slots, a power of two or 0; slots that are taken, at most half of them */
 } Names;
 
-/* Adds thing `number` (0 or more), unless the table has a thing of its name already. false: out of host memory; the
- * table is as it was. */
-bool names_add(Names *names, int number, NameOf *name_of, const void *things);
+/* Adds thing `number` (0 or more), unless the table has a thing of its name already. Returns the number of the one that it then has; -1:
+ * out of host memory, and the table is as it was. */
+int names_add(Names *names, int number, NameOf *name_of, const void *things);
 /* The index in `slot` of the thing of that name, or -1. It holds until something is added. */
 int names_place(const Names *names, const char *name, NameOf *name_of, const void *things);
 /* The number of the thing of that name, or -1. */

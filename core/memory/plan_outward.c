@@ -9,13 +9,15 @@
  *
  * This takes no choice back, and needs some room to spare, of which there is least near the peak. Where a piece finds no gap, the
  * window of time in which that is so grows from the peak to there; all that lives in the window is searched for as a whole
- * (plan_search.c), and the rest goes outwards from it. */
+ * (plan_search.c), and the rest goes outwards from it. A window that has grown before grows by half of itself at once, if a short search
+ * finds places for all in it: so there are few searches, of which the last one costs most. */
 #include <string.h>
 
 #include "plan_private.h"
 
-/* A search may take so many times the steps of placing each piece once: one that has not found anything by then seldom does. */
-enum { MOST_TURNS = 70 };
+/* A search may take so many times the steps of placing each piece once: one that has not found anything by then seldom does. One of a
+ * window that is wider than need be may take FEW_TURNS. */
+enum { MOST_TURNS = 70, FEW_TURNS = 4 };
 /* Which gap a piece gets: the smallest one with room for it, or the highest one; and which end of it. */
 typedef struct Fit { bool smallest, high; } Fit;
 /* They are tried in this order. */
@@ -120,9 +122,11 @@ static void stack_core(Outward *o) {
     }
 }
 
-static bool search_core(Outward *o, long most_steps, Scratch *s) {
+/* Searches for all that lives in the window. */
+static bool search_core(Outward *o, const Window *w, int turns, long most_steps, Scratch *s) {
+    find_core(o, true, w);
     void *before = s->last;
-    const long turn = plan_search_steps(o->n_core), most = turn * MOST_TURNS < most_steps ? turn * MOST_TURNS : most_steps;
+    const long wanted = plan_search_steps(o->n_core) * turns, most = wanted < most_steps ? wanted : most_steps;
     PlanItem *items = scratch_new(s, (size_t)o->n_core, sizeof *items);
     for (int k = 0; items && k < o->n_core; k++) {
         const Piece *p = &o->piece[o->core[k]];
@@ -159,11 +163,23 @@ static bool find_from_stacks(Outward *o, Window *window) {
     return false;
 }
 
+/* On the sides on which the window has grown, it grows by half of what it was at least. */
+static Window widen(const Window *before, const Window *now) {
+    const int half = (before->last - before->first) / 2;
+    Window w = *now;
+    if (w.first < before->first) w.first = min_int(w.first, before->first - half);
+    if (w.last > before->last) w.last = max_int(w.last, before->last + half);
+    return w;
+}
+
 static bool find_by_search(Outward *o, Window *window, long most, Scratch *s) {
+    Window before = *window;
     for (bool grown = true; grown;) {
-        const Window before = *window;
-        find_core(o, true, window);
-        if (!search_core(o, most - *o->steps, s)) return false;
+        const Window wide = widen(&before, window);
+        const bool wider = wide.first < window->first || wide.last > window->last;
+        if (wider && search_core(o, &wide, FEW_TURNS, most - *o->steps, s)) *window = wide;
+        else if (!search_core(o, window, MOST_TURNS, most - *o->steps, s)) return false;
+        before = *window;
         if (go_both_ways(o, window)) return true;
         grown = window->first < before.first || window->last > before.last;
     }

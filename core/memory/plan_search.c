@@ -13,10 +13,11 @@
  * A block is a piece, or all pieces that are alive in the same sections of time: of 280 that live near the peak of a ResNet-50 these
  * are 82 blocks, so an attempt takes a tenth of the steps, and has fewer orders to try. But a few plans need such pieces in different
  * places. So rounds of attempts take turns between both kinds of blocks. */
-#include "plan_private.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/sort.h"
+#include "plan_private.h"
 
 /* Bounds of blocks in a plan, of rounds of attempts, and of the steps of one attempt (blocks and sections looked at): STEPS plus
  * STEPS_PER_PAIR for each pair of blocks. To place every block once takes about STEPS_OF_PAIR for each: 1 ms for 700 blocks.
@@ -37,7 +38,7 @@ typedef struct Block {
  * section. */
 typedef struct Section {
     size_t top, rest; /* the highest end of its placed blocks; the bytes of its unplaced ones */
-    int lowest;       /* the spot that could start low enough the last time has_room looked */
+    int lowest;       /* the spot that gave it room the last time has_room looked */
     long failures;    /* how often it had no room */
 } Section;
 
@@ -58,6 +59,8 @@ typedef struct Search {
     size_t *covered;  /* a stack [depth]: the tops that the placed blocks' sections had before */
     size_t depth, height;
     int n, sections, unplaced;
+    size_t limit;     /* the lowest end that an unplaced block can have: from there on, another block would still fit below */
+    int next;         /* the spot to try after the block that was placed last */
     long steps, most; /* taken so far; the bound of this attempt */
     uint32_t random;  /* the last one of a fixed sequence */
 } Search;
@@ -81,6 +84,24 @@ static void blame(Search *s, int section) {
 
 /* The loops over all spots have no branch that depends on a spot, for those follow no pattern. */
 
+/* Unplaced blocks that live with b lie on it, at `top` or above. In the same loop the limit is found, and, as in next_spot, what comes after b. */
+static void raise_spots(Search *s, Spot b, int spot, size_t top) {
+    size_t limit = SIZE_MAX, lowest = SIZE_MAX;
+    int next = s->unplaced;
+    for (int k = 0; k < s->unplaced; k++) {
+        Spot *at = &s->spot[k];
+        const bool raised = (at->low < top) & (at->first <= b.last) & (b.first <= at->last);
+        const size_t low = raised ? top : at->low;
+        const bool better = (low < lowest) & (low >= b.low + (k < spot));
+        at->low = low;
+        limit = min_size(limit, low + at->size);
+        lowest = better ? low : lowest;
+        next = better ? k : next;
+    }
+    s->limit = limit;
+    s->next = lowest < limit ? next : s->unplaced;
+}
+
 /* Places the block of a spot, which is no longer one. false: one of its sections has no room any more for its unplaced blocks. */
 static bool place(Search *s, int spot) {
     const Spot b = s->spot[spot];
@@ -96,10 +117,7 @@ static bool place(Search *s, int spot) {
     }
     s->steps += --s->unplaced;
     memmove(&s->spot[spot], &s->spot[spot + 1], (size_t)(s->unplaced - spot) * sizeof b);
-    for (Spot *at = s->spot; at < s->spot + s->unplaced; at++) {
-        const bool raised = (at->low < top) & (at->first <= b.last) & (b.first <= at->last);
-        at->low = raised ? top : at->low;
-    }
+    raise_spots(s, b, spot, top);
     if (full >= 0) blame(s, full);
     return full < 0;
 }
@@ -117,33 +135,37 @@ static void take_back(Search *s, int spot, Spot b) {
     s->steps += s->unplaced++;
 }
 
-/* A section has room if one of its unplaced blocks can start so low that all of them fit from there on. */
+/* Can the block of a spot start so low that all unplaced blocks of the section fit from there on? */
+static bool gives_room(const Search *s, int spot, int section) {
+    return spot >= 0 && spot < s->unplaced && s->spot[spot].low <= s->height - s->section[section].rest && lives_in(&s->spot[spot], section);
+}
+
+/* A section has room if one of its unplaced blocks gives it: mostly the one that did so the last time, whose spot is one lower where another
+ * block was placed since, or the one that does so for the section before. */
 static bool has_room(Search *s, int section, size_t offset) {
     Section *at = &s->section[section];
-    const Spot *known = &s->spot[at->lowest];
-    size_t most = s->height - at->rest;
     if (at->rest == 0) return true;
-    if (offset > most) return false;
-    if (at->lowest < s->unplaced && known->low <= most && lives_in(known, section)) return true;
-    for (int k = 0; k < s->unplaced; k++, s->steps++) {
-        if (s->spot[k].low > most || !lives_in(&s->spot[k], section)) continue;
-        at->lowest = k;
-        return true;
+    if (offset > s->height - at->rest) return false;
+    const int likely[] = {at->lowest, at->lowest - 1, section > 0 ? at[-1].lowest : 0};
+    for (size_t i = 0; i < ARRAY_LEN(likely); i++) {
+        at->lowest = likely[i];
+        if (gives_room(s, at->lowest, section)) return true;
     }
+    for (at->lowest = 0; at->lowest < s->unplaced; at->lowest++, s->steps++)
+        if (gives_room(s, at->lowest, section)) return true;
     return false;
 }
 
-/* The spot to try after block `last` at `offset`: the one that can start lowest, below `limit`, and of those the first;
- * s->unplaced: there is none. */
-static int next_spot(Search *s, size_t offset, int last, size_t limit) {
+/* The spot to try after a block at `offset`: the one that can start lowest, below `limit`, and of those the first; from spot `from` on
+ * one may start at `offset`, too. s->unplaced: there is none. */
+static int next_spot(const Search *s, size_t offset, int from, size_t limit) {
     int found = s->unplaced;
     for (int k = 0; k < s->unplaced; k++) {
         const size_t low = s->spot[k].low;
-        const bool better = (low < limit) & ((low > offset) | ((low == offset) & (s->spot[k].block > last)));
+        const bool better = (low < limit) & (low >= offset + (k < from));
         limit = better ? low : limit;
         found = better ? k : found;
     }
-    s->steps += s->unplaced;
     return found;
 }
 
@@ -157,55 +179,59 @@ static bool have_room(Search *s, size_t offset) {
     return true;
 }
 
-/* Places all unplaced blocks, after block `last` was placed at `offset`. false: that is impossible, or the steps are
- * used up; the placed blocks are as they were. */
-static bool place_rest(Search *s, size_t offset, int last) {
-    size_t limit = SIZE_MAX; /* from there on, another block would still fit below */
+/* Places all unplaced blocks, after one was placed at `offset`. false: that is impossible, or the steps are used up; the placed blocks
+ * are as they were. */
+static bool place_rest(Search *s, size_t offset) {
+    const size_t limit = s->limit;
+    int spot = s->next;
     if (!s->unplaced) return true;
-    for (int k = 0; k < s->unplaced; k++) limit = min_size(limit, s->spot[k].low + s->spot[k].size);
     s->steps += s->unplaced;
     if (!have_room(s, offset)) return false;
-    for (int spot; s->steps < s->most && (spot = next_spot(s, offset, last, limit)) < s->unplaced;) {
+    while (s->steps < s->most) {
+        s->steps += s->unplaced;
+        if (spot == s->unplaced) break;
         const Spot tried = s->spot[spot];
-        offset = tried.low;
-        last = tried.block;
-        if (place(s, spot) && place_rest(s, offset, last)) return true;
+        if (place(s, spot) && place_rest(s, tried.low)) return true;
         take_back(s, spot, tried);
+        spot = next_spot(s, tried.low, spot + 1, limit); /* spots are in the order of blocks */
     }
     return false;
 }
 
 /* ---- sections */
 
-static int compare_ints(const void *left, const void *right) {
-    const int a = *(const int *)left, b = *(const int *)right;
-    return (a > b) - (a < b);
-}
-
-/* The set of living blocks is maximal at the last time when one begins before another one ends. Fills `time` [n] with the
- * sections' times, sorted; returns their number. begin: [n] for its use */
-static int find_sections(const PlanItem *items, const Block *block, int n, int *time, int *begin) {
-    int m = 0;
-    for (int i = 0; i < n; i++) begin[i] = items[block[i].item].first;
-    qsort(begin, (size_t)n, sizeof *begin, compare_ints);
-    for (int i = 0; i < n; i++) time[i] = begin[count_before(begin, n, items[block[i].item].last + 1) - 1]; /* its own begin is one */
-    qsort(time, (size_t)n, sizeof *time, compare_ints);
-    for (int i = 0; i < n; i++)
-        if (m == 0 || time[i] != time[m - 1]) time[m++] = time[i];
-    return m;
-}
-
-/* Fills in the sections of every block, their bytes and its pressure. Returns the sum of the blocks' numbers of
- * sections: the most entries that `covered` can have. */
-static size_t find_lives(Search *s, const PlanItem *items, const int *time) {
-    size_t sum = 0;
-    for (Block *b = s->block; b < s->block + s->n; b++) {
-        const PlanItem *item = &items[b->item];
-        b->first = count_before(time, s->sections, item->first);
-        b->last = count_before(time, s->sections, item->last + 1) - 1;
-        sum += (size_t)(b->last - b->first + 1);
-        for (int i = b->first; i <= b->last; i++) s->section[i].rest += b->size;
+/* The set of living blocks is maximal at the last time when one begins before another one ends. Fills in the sections of every block,
+ * their bytes, and the blocks' pressures. Returns the sum of the blocks' numbers of sections: the most entries that `covered` can have.
+ * keyed, spare, time, before: [n + 1] for its use, before of zeros */
+static size_t find_sections(Search *s, const PlanItem *items, Keyed *keyed, Keyed *spare, int *time, int *before) {
+    int times = 0;
+    size_t sum = 0, live = 0;
+    for (int i = 0; i < s->n; i++) keyed[i] = (Keyed){key_of_int(items[s->block[i].item].first), i};
+    sort_keyed(keyed, spare, s->n);
+    for (int i = 0; i < s->n; i++) { /* the times at which blocks begin, each once */
+        Block *b = &s->block[keyed[i].value];
+        const int first = items[b->item].first;
+        if (times == 0 || time[times - 1] < first) time[times++] = first;
+        b->first = times - 1;
     }
+    for (int i = 0; i < s->n; i++) { /* the last one before a block's end is a section */
+        Block *b = &s->block[i];
+        b->last = count_before(time, times, items[b->item].last + 1) - 1;
+        before[b->last] = 1;
+    }
+    for (int i = 0; i < times; i++) { /* how many sections come before it */
+        const int is_section = before[i];
+        before[i] = s->sections;
+        s->sections += is_section;
+    }
+    for (Block *b = s->block; b < s->block + s->n; b++) {
+        b->first = before[b->first];
+        b->last = before[b->last];
+        sum += (size_t)(b->last - b->first + 1);
+        s->section[b->first].rest += b->size; /* first the differences to the section before */
+        if (b->last + 1 < s->sections) s->section[b->last + 1].rest -= b->size;
+    }
+    for (int i = 0; i < s->sections; i++) s->section[i].rest = live += s->section[i].rest;
     for (Block *b = s->block; b < s->block + s->n; b++)
         for (int i = b->first; i <= b->last; i++) b->pressure = max_size(b->pressure, s->section[i].rest);
     return sum;
@@ -245,8 +271,14 @@ static void number_blocks(Search *s, int round, int attempt) {
         b->key = key(s, b) * (1 + failed(s, b)) * (1 + CHANCE * round * chance);
     }
     qsort(s->block, (size_t)s->n, sizeof *s->block, compare_blocks);
-    for (int k = 0; k < s->n; k++) s->spot[k] = (Spot){0, s->block[k].size, s->block[k].first, s->block[k].last, k};
+    s->limit = SIZE_MAX;
+    for (int k = 0; k < s->n; k++) {
+        const Block *b = &s->block[k];
+        s->spot[k] = (Spot){0, b->size, b->first, b->last, k};
+        s->limit = min_size(s->limit, b->size);
+    }
     s->unplaced = s->n;
+    s->next = 0;
 }
 
 /* ---- rounds of attempts */
@@ -263,7 +295,7 @@ static Answer make_round(Search *s, const Blocks *blocks, int round, long most_s
     for (int i = 0; i < ROUND && s->steps < most_steps; i++) {
         number_blocks(s, round, i);
         s->most = s->steps + STEPS + (long)s->n * s->n * STEPS_PER_PAIR;
-        if (place_rest(s, 0, -1)) return FOUND;
+        if (place_rest(s, 0)) return FOUND;
         if (s->steps < s->most) return NONE;
     }
     return UNKNOWN;
@@ -306,19 +338,13 @@ static Blocks separate(const PlanItem *items, int n, Block *block, int *next) {
     return (Blocks){block, m, next};
 }
 
-static int compare_lives(const void *left, const void *right) {
-    const Block *a = left, *b = right;
-    if (a->first != b->first) return a->first - b->first;
-    return a->last != b->last ? a->last - b->last : a->item - b->item;
-}
-
-/* Blocks that are alive in the same sections become one. */
-static Blocks join(const Blocks *apart, Block *block, int *next) {
+/* Blocks that are alive in the same sections become one. keyed, spare: [n] for its use */
+static Blocks join(const Blocks *apart, Block *block, int *next, Keyed *keyed, Keyed *spare) {
     int m = 0;
-    memcpy(block, apart->block, (size_t)apart->n * sizeof *block);
-    qsort(block, (size_t)apart->n, sizeof *block, compare_lives);
+    for (int i = 0; i < apart->n; i++) keyed[i] = (Keyed){(uint64_t)apart->block[i].first << 32 | (uint64_t)apart->block[i].last, i};
+    sort_keyed(keyed, spare, apart->n);
     for (int i = 0; i < apart->n; i++) {
-        const Block b = block[i];
+        const Block b = apart->block[keyed[i].value];
         Block *to = m ? &block[m - 1] : NULL;
         const bool same = to && to->first == b.first && to->last == b.last;
         next[b.item] = same ? to->item : NO_ITEM;
@@ -342,18 +368,18 @@ bool plan_search(PlanItem *items, int n, size_t height, long most_steps, long *s
     Search s = {.block = scratch_new(m, count, sizeof(Block)), .spot = scratch_new(m, count, sizeof(Spot)),
                 .section = scratch_new(m, count, sizeof(Section)), .height = height};
     Block *block = scratch_new(m, count, sizeof *block);
-    int *time = scratch_new(m, count, sizeof *time), *begin = scratch_new(m, count, sizeof *begin);
+    Keyed *keyed = scratch_new(m, count, sizeof *keyed), *spare = scratch_new(m, count, sizeof *spare);
+    int *time = scratch_new(m, count, sizeof *time), *before = scratch_new(m, count, sizeof *before);
     int *next = scratch_new(m, all, sizeof *next), *next_joined = scratch_new(m, all, sizeof *next_joined);
     if (m->failed) return false;
     const Blocks apart = separate(items, n, s.block, next);
     s.n = apart.n;
-    s.sections = find_sections(items, s.block, s.n, time, begin);
-    const size_t lives = find_lives(&s, items, time);
+    const size_t lives = find_sections(&s, items, keyed, spare, time, before);
     s.covered = scratch_new(m, lives + 1, sizeof *s.covered);
     s.steps = (long)lives;
     if (m->failed) return false;
     for (int i = 0; i < s.sections; i++) assert(s.section[i].rest <= height);
-    const Blocks joined = join(&apart, block, next_joined);
+    const Blocks joined = join(&apart, block, next_joined, keyed, spare);
     const bool found = plan_search_steps(joined.n) <= most_steps && search(&s, &joined, &apart, items, most_steps);
     *steps += s.steps;
     return found;

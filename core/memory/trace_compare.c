@@ -180,7 +180,7 @@ static bool add_bytes(Sums *sums, const Side *a, int i, const Side *b, int k) {
         char *own = scratch_new(sums->scratch, strlen(key) + 1, 1);
         if (!own) return false;
         sums->rows[at = sums->n] = (OpRow){{.op = {op[0], op[1]}}, memcpy(own, key, strlen(key) + 1)};
-        if (!names_add(&sums->names, at, row_key, sums->rows)) return false;
+        if (names_add(&sums->names, at, row_key, sums->rows) < 0) return false;
         sums->n++;
     }
     TraceOp *sum = &sums->rows[at].sum;

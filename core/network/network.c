@@ -317,7 +317,7 @@ static int share_param(Network *n, Layer *l, const Layer *with, const char *name
         ParamAlias *a = &n->aliases[n->n_aliases++];
         snprintf(a->name, sizeof a->name, "%s%s%s", l->path, l->path[0] && name[0] ? "." : "", name);
         a->param = index;
-        if (!names_add(&n->alias_names, n->n_aliases - 1, alias_name, n))
+        if (names_add(&n->alias_names, n->n_aliases - 1, alias_name, n) < 0)
             return no_room_for_params(e);
     }
     return reads_param(l, index, e);
@@ -352,7 +352,7 @@ int network_tensor(Network *n, Layer *l, const char *name, const Param *like, Er
     p->owner = l;
     p->number = n->n_drawn;
     if (!p->derived) n->n_drawn++;
-    if (!names_add(&n->names, n->n_params, network_param_name, n)) return no_room_for_params(e);
+    if (names_add(&n->names, n->n_params, network_param_name, n) < 0) return no_room_for_params(e);
     if (!p->buffer) n->elements += count;
     return reads_param(l, n->n_params++, e);
 }

@@ -36,12 +36,10 @@ static const char *slot_name(const void *runtime, int i) { return ((const Runtim
 
 /* The slot of a persistent buffer, a new one for a new name; -1: no host memory. */
 static int slot_of(Runtime *r, const Buf *buf) {
-    int known = names_find(&r->slot_names, buf->name, slot_name, r);
-    if (known >= 0) return known;
-    Slot *s = &r->slots[r->n_slots];
     size_t *place = buf->host ? &r->host_persistent : &r->persistent;
-    *s = (Slot){.buf = buf, .master = -1, .offset = *place};
-    if (!names_add(&r->slot_names, r->n_slots, slot_name, r)) return -1;
+    r->slots[r->n_slots] = (Slot){.buf = buf, .master = -1, .offset = *place}; /* there is room for one of each buffer */
+    const int slot = names_add(&r->slot_names, r->n_slots, slot_name, r);
+    if (slot < r->n_slots) return slot;
     if (!buf->elsewhere) *place += align_up(buf->bytes, r->device->table->alignment);
     return r->n_slots++;
 }

@@ -563,6 +563,49 @@ static void test_gain(void) {
     ok(noticeable > 10 * little, "%ld steps where it would be a fifth", noticeable);
 }
 
+/* A chain of layers: what each makes lives until its gradient, which has scratch that fills `percent` of what is free then. Returns the
+ * steps of the search for its plan; -1: it does not reach the bound. */
+static long searched_chain(uint32_t from, int percent) {
+    enum { LAYERS = 60, TIMES = 2 * LAYERS + 1 };
+    PlanItem items[4 * LAYERS];
+    size_t made[LAYERS], all = 0, live;
+    int n = 0;
+    seed = from;
+    for (int i = 0; i < LAYERS; i++) {
+        made[i] = 64 * (size_t)(50 + draw(400));
+        items[n++] = (PlanItem){made[i], i, 2 * LAYERS - 1 - i, 0};
+        all += made[i];
+    }
+    live = all;
+    for (int i = LAYERS - 1; i >= 0; live -= made[i--]) {
+        const int now = 2 * LAYERS - 1 - i;
+        const size_t kept = 64 * (size_t)(10 + draw(100)), passed = 64 * (size_t)(10 + draw(60));
+        if (2 * kept < all - live) {
+            items[n++] = (PlanItem){kept, now, 2 * LAYERS, 0};
+            live += kept;
+        }
+        if (2 * passed >= all - live) continue;
+        items[n++] = (PlanItem){passed, now, now + 1, 0};
+        items[n++] = (PlanItem){(all - live - 2 * passed) * (size_t)percent / 100 / 64 * 64, now, now, 0};
+    }
+    Plan plan = {0};
+    return sound(items, n, TIMES, &plan) && plan.height == plan.lower_bound ? plan.searched : -1;
+}
+
+/* From the peak outwards scratch finds no room again and again, each time a little further. */
+static void test_windows(void) {
+    static const struct { uint32_t from; int percent; } chains[] = {{1, 80}, {10, 90}, {17, 92}, {6, 95}, {7, 95}, {8, 95}};
+    long sum = 0;
+    int high = 0;
+    for (size_t i = 0; i < ARRAY_LEN(chains); i++) {
+        const long steps = searched_chain(chains[i].from, chains[i].percent);
+        high += steps < 0;
+        sum += steps;
+    }
+    is_int(high, 0, "chains with scratch beside all that is kept reach their bounds");
+    ok(sum < 9200000, "in few searches: %ld steps", sum);
+}
+
 static void test_failures(void) {
     PlanItem items[3] = {{SIZE_MAX / 2, 0, 1, 0}, {SIZE_MAX / 2, 2, 3, 0}, {SIZE_MAX / 2, 4, 5, 0}};
     Plan plan = {0};
@@ -598,6 +641,7 @@ int main(void) {
     test_search();
     test_slices();
     test_gain();
+    test_windows();
     test_grows();
     test_failures();
     return tap_done();
