@@ -38,6 +38,8 @@ Tensor *graph_run(Eager *g, const Layer *l, Tensor *const *in, void (*after_firs
     Tensor **made = scratch_new(&g->scratch, (size_t)l->n_child, sizeof *made);
     int *last = scratch_new(&g->scratch, (size_t)l->n_child, sizeof *last);
     if (!made || !last) return tensor_ref(in[0]);
+    const Parts outer = g->parts;
+    g->parts.n = 0;
     for (int i = 0; i < l->n_child; i++) last[i] = last_user(l, i);
     for (int i = 0; i < l->n_child; i++) {
         const Layer *child = l->child[i];
@@ -55,5 +57,7 @@ Tensor *graph_run(Eager *g, const Layer *l, Tensor *const *in, void (*after_firs
         else g->more[g->n_more++] = tensor_ref(result);
     }
     for (int i = 0; i < l->n_child; i++) tensor_set(g, &made[i], NULL);
+    for (int k = 0; k < g->parts.n; k++) tensor_drop(g, g->parts.part[k]);
+    g->parts = outer;
     return y;
 }

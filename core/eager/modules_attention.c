@@ -193,6 +193,7 @@ Tensor *module_sdpa(Eager *g, const Layer *l, Tensor *const *in) {
     const double dropout = g->training ? options_float(&l->options, "dropout_p") : 0;
     Tensor *mask = attention_mask(g, l, in[0], in[1], l->n_in > 3 ? in[3] : NULL), *part[3];
     for (int i = 0; i < 3; i++) part[i] = heads_apart(g, in[i], in[i]->size.of[2] / width);
+    for (int i = 1; i < 3 && options_bool(&l->options, "repeats"); i++) tensor_set(g, &part[i], aten_repeat_heads(g, part[i], heads));
     const SdpaHow how = {dropout, options_bool(&l->options, "is_causal") && !mask, mask};
     Tensor *y = is_capped(l) ? capped_attention(g, part[0], part[1], part[2], mask, dropout)
                              : aten_sdpa(g, part[0], part[1], part[2], how);

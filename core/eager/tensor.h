@@ -84,6 +84,9 @@ typedef struct BackwardHooks {
 /* What a model's forward function knows of positions: references, or NULL. */
 typedef struct Angles { Tensor *positions, *cosine, *sine; } Angles;
 
+/* What one call of split or unbind has made of a tensor, of which layers ask for one part after the other: references, NULL once taken. */
+typedef struct Parts { const Storage *of; Size size; int dim, n; Tensor **part; } Parts;
+
 struct Eager {
     Trace *trace;
     const Network *net;
@@ -133,6 +136,7 @@ struct Eager {
     bool halted;          /* a recomputation has all that it is for: what follows does not happen */
     Tensor *more[LAYER_IN]; /* outputs of the network beside the first one, in forward(): references */
     int n_more;
+    Parts parts;            /* of the forward function that runs */
     Tensor *class_weights;  /* of the loss that runs, or NULL */
     Angles angles;          /* of rotary positions, in a forward pass */
     Module *const *modules; /* by kind of layer */

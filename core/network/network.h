@@ -32,10 +32,10 @@ typedef struct Value {
                        * indices; 0: none */
     bool param;       /* a parameter by itself, which tensor operations read */
     bool labels;      /* the labels of a loss: whole numbers, which gather alone reads */
-    bool positions;   /* 0, 1, 2 ... (Arange), which Compare alone reads; no buffer of memtide's step holds them */
+    bool positions;   /* 0, 1, 2 ... (Arange), which Compare and Embedding read; no buffer of memtide's step holds them */
     bool mask;        /* what Compare makes of them, which MaskedFill and Where read; no buffer holds it either */
     bool rows;        /* of 4 dimensions: lies in PyTorch's order, no image channels-last */
-    int64_t below;    /* a constant of whole numbers, which Index alone reads: all are below this; 0: none */
+    int64_t below;    /* a constant of whole numbers, which Index and Embedding read: all are below this; 0: none */
 } Value;
 
 typedef struct Layer {

@@ -40,7 +40,7 @@ local NO_MATTER = {_stacklevel = true, dtype = true, return_indices = true, spar
 function spelling.classes()
   local classes = {}
   for kind, role in pairs(roles) do
-    if role:find "[lai]" or kind == "MultiheadAttention" then classes["torch.nn." .. kind] = kind end
+    if role:find "[lai]" or kind == "MultiheadAttention" or kind == "Embedding" then classes["torch.nn." .. kind] = kind end
   end
   for class, kind in pairs(MODULES) do classes[class] = kind end
   classes["torch.nn.Transpose"], classes["torch.nn.Parameter"] = nil, nil
@@ -237,14 +237,19 @@ local function cat(op)
   return out
 end
 
--- Parts of x along a dimension, one for each result
+local MOST_PARTS = 8 -- that a script's split and unbind make
+
+-- Parts of x along a dimension, one for each result. In PyTorch they are one call, whose gradients one call puts together.
 local function parts(op)
-  local x, out, at = arg(op, 1, "input"), {}, 0
+  local x, out, at, all = arg(op, 1, "input"), {}, 0, {tag = "list"}
   local d = from_front(op, x, arg(op, 3, "dim", 0))
   for i, value in ipairs(op.out) do
-    local size = op.shapes[value + 1][d + 1]
-    if not whole(size) then return nil, "of the batch" end
-    out[i] = method(op, x, "narrow", d, at, size)
+    all[i] = op.shapes[value + 1][d + 1]
+    if not whole(all[i]) then return nil, "of the batch" end
+  end
+  local together = #all > 1 and #all <= MOST_PARTS and text("{split = ", all, "}") or nil
+  for i, size in ipairs(all) do
+    out[i] = method(op, x, "narrow", d, at, size, together)
     at = at + size
   end
   return out
@@ -253,7 +258,8 @@ end
 local function unbind(op)
   local x, out = arg(op, 1, "input"), {}
   local d = from_front(op, x, arg(op, 2, "dim", 0))
-  for i in ipairs(op.out) do out[i] = method(op, x, "select", d, i - 1) end
+  local together = #op.out <= MOST_PARTS and text("{unbind = ", #op.out, "}") or nil
+  for i in ipairs(op.out) do out[i] = method(op, x, "select", d, i - 1, together) end
   return out
 end
 
@@ -310,7 +316,7 @@ local function item(op)
         elseif not (from == 0 and to == size) then step("narrow", d, from, to - from) end
       end
       d, at = d + 1, at + 1
-    else return nil, "an index that is a tensor" end
+    else return nil, "an index that is a list or a tensor (expected x[:, -1:] for x[:, [-1]])" end
   end
   return form
 end

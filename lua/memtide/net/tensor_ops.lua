@@ -21,7 +21,7 @@ local MEANS = {
 -- Methods of PyTorch's tensors that values do not have, and what to use instead
 local MISSING = {
   shape = "sizes are not known in forward; x:size(0) is good for x:view(x:size(0), -1)",
-  chunk = "x:narrow(dim, start, length) cuts out a part", split = "x:narrow(dim, start, length) cuts out a part",
+  chunk = "x:narrow(dim, start, length) cuts out a part",
   to = "the device is a setting",
 }
 
@@ -170,6 +170,18 @@ return function(nn, graph)
       joined[#joined + 1] = graph.call(nn.Concat{dim = dim or 0}, table.unpack(values, i, last))
     end
     return #joined > 1 and functions.cat(joined, dim) or joined[1] or util.fail "cat: expected a list of values"
+  end
+
+  -- x:split({sizes}, dim): parts that lie one after the other, as several values. In PyTorch's step one call makes all.
+  function functions.split(x, sizes, dim)
+    util.check_type("split: the sizes of the parts", sizes, "table")
+    local out, at = {}, 0
+    for i, size in ipairs(sizes) do
+      util.check_type("split: a size", size, "number")
+      out[i] = graph.call(nn.Narrow(dim or 0, at, size, {split = sizes}), x)
+      at = at + size
+    end
+    return table.unpack(out)
   end
 
   -- ---- products
