@@ -26,6 +26,9 @@ Tensor *rotate_halves(Eager *g, Tensor *x); /* by the angles of the model */
 /* Has a ScaledDotProductAttention neither a window that leaves out a key nor a cap? */
 bool attention_is_plain(const Layer *l);
 
+/* modules_tensor.c: makes the buffers of a network's masks, which model.to(device) moves. several: on several ranks */
+void mask_buffers(Eager *g, const Network *net, bool several);
+
 /* modules_llama.c. llama_graph: what a container is whose option `listing` names it, or NULL. llama_models:
  * model[i] is the LlamaModel whose last parameter is the network's i-th; llama_buffers: what model.to() moves after it.
  * llama_check: ERR_SCRIPT where a layer is not what its listing says. */

@@ -87,6 +87,9 @@ typedef struct Angles { Tensor *positions, *cosine, *sine; } Angles;
 /* What one call of split or unbind has made of a tensor, of which layers ask for one part after the other: references, NULL once taken. */
 typedef struct Parts { const Storage *of; Size size; int dim, n; Tensor **part; } Parts;
 
+/* A buffer of a module that memtide's step does without. */
+typedef struct MaskBuffer { const Layer *layer; Tensor *tensor; } MaskBuffer;
+
 struct Eager {
     Trace *trace;
     const Network *net;
@@ -117,6 +120,8 @@ struct Eager {
     Tensor **params;      /* by the network's number */
     Tensor **rotary;      /* buffers of Llama models, which the network does not know; lent */
     int n_rotary;
+    MaskBuffer *masks;    /* of layers of kind Mask */
+    int n_masks;
     Ddp *ddp;             /* what the model is wrapped in, or NULL */
     Fsdp *fsdp;           /* ... or how it is sharded, or NULL */
     BackwardHooks hooks;

@@ -162,7 +162,7 @@ int layer_identity_forward(Lower *lw, const Layer *l, const int *in) {
 
 /* Finds the part [start, start + length) along the layer's dim; `from` is the option that says where it starts. */
 static int find_part(const Layer *l, const char *from, int64_t length, int *dim, int64_t *start, Err *e) {
-    int code = find_dim(l, l->in.rank, l->in_is_param ? 0 : 1, dim, e);
+    int code = find_dim(l, l->in.rank, l->in_is_param || l->in_is_constant ? 0 : 1, dim, e);
     if (code) return code;
     int64_t given = options_int(&l->options, from), size = l->in.dim[*dim];
     *start = given < 0 ? given + size : given;
@@ -215,6 +215,7 @@ int layer_narrow_shape(Network *n, Layer *l, Err *e) {
     out.dim[dim] = length;
     layer_output(l, out);
     if (step > 1) l->out_rows = out.rank == 4;
+    l->out_is_constant = l->in_is_constant;
     return OK;
 }
 

@@ -256,7 +256,7 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     if (!strchr("ch", l->kind->role)) {
         l->output.input = 0;
         l->output.param = l->output.labels = false;
-        l->output.positions = l->output.mask = false;
+        l->output.positions = l->output.mask = l->output.constant = false;
         l->output.below = 0;
     }
     code = l->kind->shape(n, l, e);

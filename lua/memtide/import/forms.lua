@@ -92,7 +92,7 @@ function forms.unify(list, parameter, hint)
   local first = list[1]
   local function as_parameter() return {tag = "parameter", name = parameter(list, hint)} end
   local function equal(of) return all(list, function(one) return of(one) == of(first) end) end
-  if first and first.tag == "lent" then return as_parameter() end
+  if type(first) == "table" and first.tag == "lent" then return as_parameter() end
   if equal(identity) and not forms.holds(first, "lent") then return first end
   local constants = all(list, is_constant) or hint[2] and all(list, function(one) return not forms.is_layer(one) end)
   if constants then return as_parameter() end

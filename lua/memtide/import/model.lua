@@ -160,6 +160,7 @@ local function value_in(self, module, index)
       return value
     end
     local constant = constant_of(self, module, value)
+    if constant and constant.type == "mask" then unsaid "a mask of booleans, which masked_fill alone reads," end
     if constant and constant.type == "int64" and not index then unsaid "a constant of whole numbers" end
     local apart = module.heads[value.value]
     if apart and apart.times then unsaid(heads.REPEATED) end
@@ -289,6 +290,53 @@ function Model:call_of_child(module, call)
   return {out}
 end
 
+-- A part of a buffer of the module's own; nil: it is another one's, or it is not described
+function Model:part_of_buffer(module, call, shape)
+  local key, whole = relative(module, call.buffer), self.constants[self.constant_of_buffer[call.buffer]]
+  if not whole or not key or key:find "%." or #whole.shape > 4 or #shape > 4 then return nil end
+  local form, sizes = text("self." .. key), table.move(whole.shape, 1, #whole.shape, 1, {})
+  for _, one in ipairs(call.part) do
+    form[#form + 1] = (":narrow(%d, %d, %d)"):format(table.unpack(one))
+    sizes[one[1] + 1] = one[3]
+  end
+  if forms.identity(sizes) ~= forms.identity(shape) then form[#form + 1] = (":view({%s})"):format(table.concat(shape, ", ")) end
+  return form
+end
+
+-- ---- masks: PyTorch's step asks how they are made
+
+-- A function that gives the form of an argument that is a mask, or nil
+function Model:mask_of(module)
+  return function(one)
+    local constant = type(one) == "table" and is_reference(one) and constant_of(self, module, one)
+    if not constant or constant.type ~= "mask" then return nil end
+    if one.value then return {tag = "value", n = one.value} end
+    local rows, columns = table.unpack(constant.shape, #constant.shape - 1)
+    return self:mask(module, constant, {made = {}, buffer = one.buffer, of = {"bool", rows, columns}, where = ""})
+  end
+end
+
+local MADE = {["ones,tril"] = "ones", ["ones,triu"] = "ones", ["ones,tril,eq"] = "numbers", ["ones,triu,eq"] = "numbers"}
+
+-- The form of a mask: in a buffer that the module has, or made in its forward
+function Model:mask(module, constant, call)
+  local n = #constant.shape
+  local rows, columns = constant.shape[n - 1], constant.shape[n]
+  local functions, key = table.concat(call.made, ","), call.buffer and relative(module, call.buffer)
+  local buffered = key and not key:find "%." and ({["bool:"] = "booleans", ["float32:eq"] = "buffer"})[call.of[1] .. ":" .. functions]
+  if buffered then
+    module.own_masks[key] = {tag = "layer", kind = "Mask", options = {rows = rows, columns = columns, diagonal = constant.diagonal,
+      upper = constant.upper, made = buffered, of = {tag = "list", call.of[2], call.of[3]}}}
+    return text("self." .. key)
+  end
+  local made = not call.buffer and MADE[functions]
+  if not made then
+    self.differs[#self.differs + 1] = ('%s: PyTorch makes a mask in a way that framework = "pytorch" does not know: it predicts torch.ones(%d, %d, dtype=torch.bool).tril()')
+      :format(call.where, rows, columns)
+  end
+  return text(("nn.mask(%d, %d, %d, %s"):format(rows, columns, constant.diagonal, constant.upper), made == "numbers" and ', {made = "numbers"})' or ")")
+end
+
 -- A constant that forward makes. Sizes of 1 say nothing; where all others are too many it is a wide value.
 local WITHOUT_TYPE = {float32 = ")", int64 = ', {dtype = "int64"})'}
 
@@ -296,9 +344,14 @@ function Model:call_of_constant(module, call)
   local out, constant = call.out[1], self.constants[call.constant]
   if not constant then unsaid "a constant of the batch, or one that forward changes" end
   local shape = module.shapes[out + 1]
+  module.constants[out] = constant
+  if constant.type == "mask" then return {self:mask(module, constant, call)} end
+  if call.buffer then
+    local form = self:part_of_buffer(module, call, shape)
+    if form then return {form} end
+  end
   local form = text("nn.tensor(", {tag = "constant", name = call.constant}, WITHOUT_TYPE[constant.type])
   if #constants.shape(constant) > 4 then unsaid "a constant of more than 4 dimensions" end
-  module.constants[out] = constant
   return {wide.constant(form, shape, out, module.wide)}
 end
 
@@ -308,14 +361,16 @@ function Model:call_of_function(module, call)
   local value = value_in(self, module)
   local op = {name = call.op, args = call.args, named = call.named, shapes = module.shapes, out = call.out,
     value = value, index = value_in(self, module, true), layer_of = self:layer_of(module),
-    operand = function(one) return {tag = "operand", value(one)} end, shape_of = function(name) return self.shape_of_parameter[name] end, note = function(n, part) heads.note(module.heads, n, part) end}
+    operand = function(one) return {tag = "operand", value(one)} end, mask = self:mask_of(module),
+    shape_of = function(name) return self.shape_of_parameter[name] end, note = function(n, part) heads.note(module.heads, n, part) end}
   for _, way in ipairs{heads, wide} do
     local form, what = way.call(op, spelling.short(op.name), way == wide and module.wide or module.heads)
     if form then return form.tag and {form} or form elseif form == false then unsaid(("%s %s"):format(op.name, what)) end
   end
   for _, one in ipairs(given_to(call)) do
     local constant = constant_of(self, module, one)
-    if one.parameter then one.shape = self.shape_of_parameter[one.parameter] else op.index(one) end
+    local masks = constant and constant.type == "mask" and spelling.reads_mask(op.name)
+    if one.parameter then one.shape = self.shape_of_parameter[one.parameter] elseif not masks then op.index(one) end
     if constant then one.shape = constant.shape end
   end
   local list, why = spelling.call(op)
@@ -499,7 +554,7 @@ function Model:graph(module)
   for _, one in ipairs(module.buffers) do
     if read:find("self." .. one[1] .. "[^%w_]") then
       form.keys[#form.keys + 1] = one[1]
-      form[#form + 1] = {tag = "layer", kind = "Buffer", options = {values = {tag = "constant", name = one[4]},
+      form[#form + 1] = module.own_masks[one[1]] or {tag = "layer", kind = "Buffer", options = {values = {tag = "constant", name = one[4]},
         dtype = self.constants[one[4]].type}}
     end
   end
@@ -575,7 +630,7 @@ function Model:check_again(module)
   local notes = #self.notes
   for _, other in ipairs(module.again or {}) do
     for name in pairs(first) do module[name] = other[name] end
-    module.wide, module.heads, module.constants = {}, {}, {}
+    module.wide, module.heads, module.constants, module.own_masks = {}, {}, {}, {}
     local form, place = self:form_of(module), other.calls[1] or first.calls[1]
     if forms.identity(unnamed(form)) ~= forms.identity(unnamed(self.raw[module.name])) then
       self:problem(("%s, which computes something else when it is called again"):format(module.class), place and place.where)
@@ -660,7 +715,7 @@ function model.read(description)
   for _, module in ipairs(self.modules) do
     self.by_name[module.name] = module
     module.kind, module.bare = classes[module.class], module.list
-    module.results, module.weights, module.wide, module.heads, module.constants = {}, 0, {}, {}, {}
+    module.results, module.weights, module.wide, module.heads, module.constants, module.own_masks = {}, 0, {}, {}, {}, {}
     for _, one in ipairs(module.buffers) do self.constant_of_buffer[one[3]] = one[4] end
     for _, call in ipairs(module.calls or {}) do
       if call.call then self.called_at[call.call] = self.called_at[call.call] or call.where end

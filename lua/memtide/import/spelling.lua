@@ -402,6 +402,15 @@ local function pad(op)
   return nil, "of other dimensions than those of an image"
 end
 
+-- What the mask names becomes a number. op.mask(argument): the form of the triangle that it is, or nil
+local function masked_fill(op)
+  local x, mask, value = arg(op, 1, "input"), op.mask(arg(op, 2, "mask")), arg(op, 3, "value")
+  if is_word(value) then value = ({inf = "math.huge", ["-inf"] = "-math.huge"})[value.word] end
+  if not mask then return nil, "with a mask that is no triangle of the last two dimensions, the same for each batch" end
+  if type(value) == "table" then return nil, "with a value that is a tensor" end
+  return method(op, x, "masked_fill", mask, value)
+end
+
 local function roll(op)
   return method(op, arg(op, 1, "input"), "roll", list_form(list_of(arg(op, 2, "shifts"))),
     list_form(list_of(arg(op, 3, "dims"))))
@@ -455,7 +464,7 @@ local FUNCTIONS = {
   clone = same, to = converted, type_as = same, float = same, expand = expand, expand_as = expand,
   matmul = product "matmul", bmm = product "bmm", rmatmul = product "matmul", einsum = einsum,
   linear = linear, layer_norm = layer_norm, conv2d = convolution "Conv2d", conv1d = convolution "Conv1d",
-  pad = pad, roll = roll, normalize = normalize,
+  pad = pad, roll = roll, masked_fill = masked_fill, normalize = normalize,
   randn_like = function(op) return text("nn.randn_like(", op.value(arg(op, 1, "input")), ")") end,
 }
 
@@ -464,6 +473,8 @@ function spelling.short(name)
   local last = name:match "([^.]+)$":gsub("^__", ""):gsub("__$", "")
   return last:match "^(.-)_$" or last
 end
+
+function spelling.reads_mask(name) return FUNCTIONS[spelling.short(name)] == masked_fill end
 
 -- The layer that the function is
 local function layer_call(op, row)
@@ -493,7 +504,7 @@ end
 -- op: {name, args, named, shapes, out, value(argument) -> form, index(argument) -> form that may hold whole numbers,
 -- operand(argument) -> form that stands beside an
 -- operator, layer_of(names of a weight and a bias, layer) -> text of the child that has them, or of `layer`, whose
--- parameters have the module's own names; nil: neither; shape_of(name of a parameter)}. Returns a form, or a list of
+-- parameters have the module's own names; nil: neither; shape_of(name of a parameter), mask(argument)}. Returns a form, or a list of
 -- forms for several results; nil and why: it cannot be said.
 function spelling.call(op)
   local name = spelling.short(op.name)

@@ -66,6 +66,9 @@ function graph.call(layer, ...)
   return setmetatable({trace = trace, index = #steps - 1}, Value)
 end
 
+-- The layer that gives a value; nil: it is an input of the graph
+function graph.maker(value) return value.trace.graph[value.index + 1] end
+
 -- ---- values
 
 local running = {} -- the traces of the forward functions that run now, the innermost last
@@ -101,7 +104,7 @@ end
 
 local OWN = "." -- the name of a layer that adds no name: its parameters have the graph's own
 
-local VALUES = {Parameter = true, Buffer = true} -- kinds of layers that are values wherever they are named
+local VALUES = {Parameter = true, Buffer = true, Mask = true} -- kinds of layers that are values wherever they are named
 
 -- What is no layer itself and holds some: is it a list of children, or a table of children by name (nn.ModuleDict, nn.ParameterDict)? A child
 -- is a layer, or such a list or table in turn.

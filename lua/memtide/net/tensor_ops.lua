@@ -131,10 +131,18 @@ return function(nn, graph)
     end
   end
 
+  -- A triangle as a value, for PyTorch's step, which asks how it is made: nn.Mask in forward
+  function nn.mask(...) return graph.call(nn.Mask(...), graph.input()) end
+
   -- The triangle that a mask is, and the value that holds it; nil: it is made in the call that reads it
   local function mask_of(name, m)
     if getmetatable(m) == Mask then return m end
     if Triangles[m] then return Triangles[m], m end
+    local maker = graph.is_value(m) and graph.maker(m)
+    if maker and maker.kind == "Mask" then
+      local o = maker.options
+      return setmetatable({o.rows, o.columns, o.diagonal, o.upper}, Mask), m
+    end
     util.fail("%s: expected nn.tril(...), nn.triu(...) or what nn.ge(...) gives, found a %s", name, type(m))
   end
 
@@ -315,7 +323,7 @@ return function(nn, graph)
   -- torch.tensor: a constant that each call makes
   function nn.tensor(values, options) return graph.call(nn.Tensor(values, options), graph.input()) end
 
-  for _, name in ipairs{"arange", "compare", "buffer", "tensor", "linearfunction"} do functions[name] = nil end -- they are no methods
+  for _, name in ipairs{"arange", "compare", "mask", "buffer", "tensor", "linearfunction"} do functions[name] = nil end -- they are no methods
   for name, call in pairs(functions) do
     if name ~= "size" and name ~= "view" then nn[name] = call end
   end
