@@ -67,6 +67,7 @@ Tensor *aten_softmax(Eager *g, Tensor *x, int dim, bool log, ScalarType type); /
 /* ---- aten_product.c */
 Tensor *aten_mm(Eager *g, Tensor *a, Tensor *b);
 Tensor *aten_bmm(Eager *g, Tensor *a, Tensor *b);
+Tensor *aten_baddbmm(Eager *g, Tensor *added, Tensor *a, Tensor *b); /* added: of no gradient */
 Tensor *aten_matmul(Eager *g, Tensor *a, Tensor *b);
 /* A letter for each dimension: "bij", "bjk", "bik"; no letter stands twice in an operand, or in one alone. */
 Tensor *aten_einsum(Eager *g, const char *a_letters, const char *b_letters, const char *y_letters, Tensor *a, Tensor *b);

@@ -17,6 +17,9 @@ Tensor *module_param(const Eager *g, const Layer *l, int k);
 /* The loss of an output, times its factor. */
 Tensor *module_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target);
 
+/* Takes over t, which lives until the forward function that runs returns. */
+void tensor_keep(Eager *g, Tensor *t);
+
 /* The children of a container, one after the other; after_first, where there is one, gets the first one's output. */
 Tensor *graph_run(Eager *g, const Layer *l, Tensor *const *in, void (*after_first)(Eager *g, const Layer *l, const Tensor *y));
 /* (N, T, heads width) as (N, heads, T, width): view().transpose(1, 2); and transpose(1, 2).contiguous().view() */

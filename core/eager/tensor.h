@@ -87,6 +87,9 @@ typedef struct Angles { Tensor *positions, *cosine, *sine; } Angles;
 /* What one call of split or unbind has made of a tensor, of which layers ask for one part after the other: references, NULL once taken. */
 typedef struct Parts { const Storage *of; Size size; int dim, n; Tensor **part; } Parts;
 
+/* What variables of a forward function hold beside the values of its graph. */
+typedef struct Kept { Tensor *tensor; struct Kept *next; } Kept;
+
 /* A buffer of a module that memtide's step does without. */
 typedef struct MaskBuffer { const Layer *layer; Tensor *tensor; } MaskBuffer;
 
@@ -141,6 +144,7 @@ struct Eager {
     bool halted;          /* a recomputation has all that it is for: what follows does not happen */
     Tensor *more[LAYER_IN]; /* outputs of the network beside the first one, in forward(): references */
     int n_more;
+    Kept *kept;             /* until the forward function that runs returns: references */
     Parts parts;            /* of the forward function that runs */
     Tensor *class_weights;  /* of the loss that runs, or NULL */
     Angles angles;          /* of rotary positions, in a forward pass */

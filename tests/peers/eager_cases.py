@@ -269,6 +269,13 @@ for name, options in dict(batch_first=dict(batch_first=True), time_first={}, unb
     for precision in "fp32", "amp_bf16":
         case(f"multihead_{name}_{precision}", chain(layer("Linear", 24, 24), layer("MultiheadAttention", 24, 3, **options),
                                                     layer("Linear", 24, 11)), [17, 24], 29, loss("MSELoss"), precision=precision)
+for name, options in dict(weights={}, weights_apart=dict(average_attn_weights=False), weights_causal=dict(is_causal=True),
+                          weights_unbiased=dict(bias=False, dropout=0.), weights_time_first=dict(batch_first=False)).items():
+    for precision in "fp32", "amp_bf16", "amp_fp16":
+        case(f"multihead_{name}_{precision}", chain(layer("Linear", 24, 24), layer("MultiheadAttention", 24, 3, **{
+            "batch_first": True, "need_weights": True, "dropout": 0.5, **options}), layer("Linear", 24, 11)), [17, 24], 29, loss("MSELoss"),
+             precision=precision)
+    case(f"multihead_{name}_eval", CASES[f"multihead_{name}_fp32"].model, [17, 24], 29, loss("MSELoss"), mode="eval")
 case("lines", chain(layer("Conv1d", 3, 8, 3), layer("BatchNorm1d", 8), layer("MaxPool1d", 2), layer("AvgPool1d", 2),
                     layer("AdaptiveAvgPool1d", 2), layer("InstanceNorm1d", 8, affine=True), layer("Flatten"),
                     layer("Linear", 16, 5)), [3, 31], 29)

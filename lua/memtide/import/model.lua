@@ -231,14 +231,19 @@ local FORWARD = {MultiheadAttention = {"query", "key", "value", "key_padding_mas
 local INPUTS = {MultiheadAttention = 3}
 local NO_MATTER = {need_weights = true, average_attn_weights = true} -- of what is given back beside the output
 
--- Notes, once for each call's line, that eager PyTorch keeps the scores of a call that asks for the weights, too.
-function Model:check_weights(child, call)
-  local asks = call.named.need_weights
-  if asks == nil then asks = call.args[5] end
-  if child.kind ~= "MultiheadAttention" or asks == false or self.asks[call.where] then return end
-  self.asks[call.where] = true
-  self.differs[#self.differs + 1] = ('%s: PyTorch computes the weights of %s, too (need_weights = True), and needs more memory than framework = "pytorch" predicts')
-    :format(call.where, child.class)
+-- The option of attention that is an argument of its forward in PyTorch: need_weights is true there if nothing is said.
+function Model:note_weights(module, child, call)
+  if child.kind ~= "MultiheadAttention" then return end
+  local function given(i, name) if call.named[name] ~= nil then return call.named[name] else return call.args[i] end end
+  local asks = given(5, "need_weights") ~= false
+  local options = {need_weights = asks, average_attn_weights = not asks or given(7, "average_attn_weights") ~= false, weights_held = false}
+  for _, other in ipairs(asks and module.calls or {}) do
+    for _, one in ipairs(other.bound) do if one[2] == call.out[2] then options.weights_held = true end end
+  end
+  for name, value in pairs(options) do
+    if child.asked and child.asked[name] ~= value then unsaid(("%s, which is asked for its weights in one call and not in another,"):format(child.class)) end
+  end
+  child.asked = options
 end
 
 -- The form of the numbers that an nn.Embedding is called with, if they are the same for each batch: of 0, 1, 2, ..., or others
@@ -275,7 +280,7 @@ function Model:call_of_child(module, call)
   local out = text(self:path_of(module, call.call), "(")
   if child.options then
     given = inputs_of_layer(child, call)
-    self:check_weights(child, call)
+    self:note_weights(module, child, call)
   end
   if child.inputs and #given ~= child.inputs then
     unsaid(("%s with %d values in place of %d (in a dict?)"):format(child.class, #given, child.inputs))
@@ -603,6 +608,7 @@ function Model:form_of(module)
     local form, why = spelling.layer(module.kind, module.options)
     self:check_layer(module)
     if form and module.tied then form.options.tied = module.tied end
+    for name, value in pairs(form and module.asked or {}) do form.options[name] = value end
     if form then return form end
     self:problem(why, self.called_at[module.name])
     return {tag = "layer", kind = "Identity", options = {}}
@@ -708,7 +714,7 @@ end
 -- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes, differs}; differs: texts of what
 -- PyTorch does and the script does not say.
 function model.read(description)
-  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, differs = {}, asks = {}, raw = {},
+  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, differs = {}, raw = {},
     called_at = {}, shape_of_parameter = {}, is_frozen = {}, constants = description.constants or {},
     constant_of_buffer = {}, sharing = {}, variables = {}}, Model)
   local classes = spelling.classes()
