@@ -28,6 +28,7 @@ says what for):
                    inputs    of forward: how many values
                    calls     [{"call": name of a child, whose args are all of forward's if it is no leaf, or "op": name of a function, "args": [...], "named": {...},
                                "out": values, "where": file:line, "bound": [[variable, value], ...],
+                               "gone": [variable, ...],
                              "cut": true where a gradient ends that something it reads would have (torch.no_grad())}]
                    returns   values
                    shapes    of all values, each with the batch first as {"batch": n}
@@ -50,7 +51,7 @@ says what for):
 
 Values are numbered within a module: its inputs first, then what each call gives. An argument is {"value": n},
 {"parameter": full name}, {"batch": n} (n times the batch), {"word": text} for what JSON has no word for, or itself.
-"bound" says what variables have been bound to since the call before."""
+"bound" says what variables have been bound to since the call before, "gone" which are no more there: those of a function that has returned."""
 import contextlib
 import ctypes
 import importlib
@@ -482,6 +483,7 @@ class Trace(TorchFunctionMode):
         top = self.frames[-1]
         now = self.bound_now(frame)
         record["bound"] = [[name, value] for name, value in now.items() if top.bound.get(name) != value]
+        record["gone"] = [name for name in top.bound if name not in now]
         record["where"] = place(frame)
         top.bound = now
         self.alive.extend(results)
@@ -717,7 +719,7 @@ def frame_description(first, second):
 
 def steps_of(frame):
     """A frame's description without what is of the caller, and of no other value: names of variables, lines"""
-    return {**frame, "calls": [{key: value for key, value in call.items() if key not in ("bound", "where")} for call in frame["calls"]]}
+    return {**frame, "calls": [{key: value for key, value in call.items() if key not in ("bound", "gone", "where")} for call in frame["calls"]]}
 
 
 def plain(value):

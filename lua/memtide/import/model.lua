@@ -396,6 +396,7 @@ end
 function Model:steps_of(module)
   local steps, bound = {}, {}
   for _, call in ipairs(module.calls) do
+    for _, name in ipairs(call.gone or {}) do bound[#bound + 1] = {name} end
     table.move(call.bound, 1, #call.bound, #bound + 1, bound)
     local good, list = pcall(call.op and self.call_of_function or self.call_of_child, self, module, call)
     if not good and getmetatable(list) ~= Unsaid then error(list, 0) end
@@ -447,7 +448,7 @@ function Model:tidy(module, steps, returns)
       else
         local form, known = renumbered(step[1], final), {}
         for _, one in ipairs(bound) do
-          if final(one[2]) then known[#known + 1] = {one[1], final(one[2])} end
+          if not one[2] or final(one[2]) then known[#known + 1] = {one[1], one[2] and final(one[2])} end
         end
         number[step.out], count = count, count + 1
         kept[#kept + 1] = {out = number[step.out], form, binds = known}
