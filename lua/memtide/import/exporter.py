@@ -43,6 +43,7 @@ says what for):
                          [[dimension, start, length], ...] of what is a view of it. Of a mask there is also "made": ["ones", "eq", ...], the
                          functions that have made it, and "of": [type, rows, columns] of the buffer that they read
                  outputs  shapes of what the model gives, of one sample
+                 (an argument {"outside": shape, "of": "booleans", "infinities", "size" or "type"} is a constant that is not described)
                  task     what the outputs are: "tokens" (logits of each token), "classes" (logits, dimension 1), "values"
                  check    of that step: batch, inputs, targets, loss, outputs, gradients {name: norm}; with weights
                  source, inputs  as in the request
@@ -340,6 +341,13 @@ class Constants:
                 return self.names[key]
         return None
 
+    def refused(self, tensor):
+        """Why it is not described: a word of model.lua's"""
+        if tensor.dtype == torch.bool:
+            return "booleans"
+        finite = not tensor.dtype.is_floating_point or bool(tensor.isfinite().all())
+        return "size" if finite and tensor.numel() > MOST_NUMBERS else "type" if finite else "infinities"
+
     def describe(self, tensor):
         """Its name, equal for equal ones; nothing where JSON or memtide has no word for it"""
         if tensor.dtype == torch.bool:
@@ -459,7 +467,8 @@ class Trace(TorchFunctionMode):
             if id(tensor) in names:
                 self.used.add(names[id(tensor)])
                 return {kind: names[id(tensor)]}
-        return {"outside": list(tensor.shape)}
+        known = self.known.get(id(tensor))
+        return {"outside": list(tensor.shape), **({} if known is None else {"of": self.constants.refused(known)})}
 
     # -- variables
 

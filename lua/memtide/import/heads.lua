@@ -6,7 +6,7 @@ local text = forms.text
 local heads = {}
 
 -- A value with heads: {form = of the value (N, T, H D), heads = H, apart = is it (N, H, T, D), not (N, T, H, D)?, flat = is its own step the
--- form?, times = of heads that were repeated, how often, stage = 1: they have got a dimension for that, 2: which is as large}
+-- form?, copied = true, and nothing else, of a copy in another order, times = of heads that were repeated, how often, stage = 1: they have got a dimension for that, 2: which is as large}
 
 local VIEWS = {view = true, reshape = true, flatten = true, unflatten = true}
 
@@ -106,6 +106,10 @@ local function attention(op, held)
     if type(value) ~= "table" or math.type(value.value) ~= "integer" then return nil, "of what is no value" end
     local shape = op.shapes[value.value + 1]
     local one = held[value.value]
+    if one and one.copied then
+      op.tell('PyTorch copies heads (contiguous) before attention: framework = "pytorch" predicts another copy of them')
+      one = nil
+    end
     if #shape == 3 then one = {form = op.value(value), heads = 1, apart = true}
     elseif #shape ~= 4 or one and (not one.apart or one.stage) then
       return nil, "of other values than (N, heads, T, features) (write x.view(N, T, heads, features).transpose(1, 2))"
@@ -114,7 +118,7 @@ local function attention(op, held)
   end
   local q, k, v = table.unpack(parts)
   local mask = given.attn_mask
-  if type(mask) == "table" and not (mask.value or mask.parameter) then
+  if type(mask) == "table" and (not (mask.value or mask.parameter) or op.mask(mask)) then
     return nil, "with an attn_mask of booleans, or with infinities (write is_causal=True where it hides later steps)"
   elseif q.times or (k.times or 1) ~= (v.times or 1) then return nil, "of heads that are repeated in another way than keys and values are" end
   local out = text("F.scaled_dot_product_attention(", q.form, ", ", k.form, ", ", v.form)
@@ -155,6 +159,7 @@ function heads.call(op, name, held)
   end
   if not out or type(value) ~= "table" or math.type(value.value) ~= "integer" then return nil end
   local shape, into, from = op.shapes[value.value + 1], op.shapes[out + 1], held[value.value]
+  if from and from.copied then from = nil end
   local many = repeated(op, name, from, shape, into)
   if many then
     held[out] = many
@@ -163,7 +168,7 @@ function heads.call(op, name, held)
     held[out] = with(from, {apart = not from.apart, flat = false})
     return from.times and text() or from.flat and heads.text(held[out], into) or nil
   elseif from and from.times then return false, heads.REPEATED
-  elseif from and name == "contiguous" and not from.apart then held[out] = with(from, {flat = false})
+  elseif from and name == "contiguous" then held[out] = from.apart and {copied = true} or with(from, {flat = false})
   elseif from and not from.apart and VIEWS[name] and #into == 3 and into[3] == shape[3] * shape[4] then return from.form
   elseif not from and VIEWS[name] and #shape == 3 and #into == 4 and into[3] * into[4] == shape[3] and shape[2] == into[2] then
     held[out] = {form = op.value(value), heads = into[3], apart = false}

@@ -152,6 +152,13 @@ function Model:parts_of(module, name)
   return child
 end
 
+-- Constants that are not described
+local OUTSIDE = {
+  booleans = 'a mask of booleans that is no triangle (expected one that hides later steps)',
+  infinities = 'a constant with infinities (expected scores.masked_fill(mask, float("-inf")) for scores + mask)',
+  size = "a constant of more than a million numbers", type = "a constant of another type than float32 and int64",
+}
+
 -- The form of an argument. index: it may be whole numbers.
 local function value_in(self, module, index)
   return function(value)
@@ -163,6 +170,7 @@ local function value_in(self, module, index)
     if constant and constant.type == "mask" then unsaid "a mask of booleans, which masked_fill alone reads," end
     if constant and constant.type == "int64" and not index then unsaid "a constant of whole numbers" end
     local apart = module.heads[value.value]
+    if apart and apart.copied then apart = nil end
     if apart and apart.times then unsaid(heads.REPEATED) end
     if apart and apart.flat then return heads.text(apart, module.shapes[value.value + 1]) end
     if module.wide[value.value] then unsaid(("a value of %d dimensions"):format(#module.wide[value.value].order)) end
@@ -179,7 +187,7 @@ local function value_in(self, module, index)
       if constant and key and not key:find "%." then return {tag = "text", "self." .. key} end
       unsaid(("the buffer %s"):format(value.buffer))
     end
-    unsaid "a tensor that is no value of forward"
+    unsaid(OUTSIDE[value.of] or "a tensor that is no value of forward")
   end
 end
 
@@ -310,6 +318,12 @@ end
 
 -- ---- masks: PyTorch's step asks how they are made
 
+-- Notes once what PyTorch does and the script does not say.
+function Model:differ(what)
+  if self.told[what] then return end
+  self.told[what], self.differs[#self.differs + 1] = true, what
+end
+
 -- A function that gives the form of an argument that is a mask, or nil
 function Model:mask_of(module)
   return function(one)
@@ -336,8 +350,8 @@ function Model:mask(module, constant, call)
   end
   local made = not call.buffer and MADE[functions]
   if not made then
-    self.differs[#self.differs + 1] = ('%s: PyTorch makes a mask in a way that framework = "pytorch" does not know: it predicts torch.ones(%d, %d, dtype=torch.bool).tril()')
-      :format(call.where, rows, columns)
+    self:differ(('%s: PyTorch makes a mask in a way that framework = "pytorch" does not know: it predicts torch.ones(%d, %d, dtype=torch.bool).tril()')
+      :format(call.where, rows, columns))
   end
   return text(("nn.mask(%d, %d, %d, %s"):format(rows, columns, constant.diagonal, constant.upper), made == "numbers" and ', {made = "numbers"})' or ")")
 end
@@ -366,7 +380,8 @@ function Model:call_of_function(module, call)
   local value = value_in(self, module)
   local op = {name = call.op, args = call.args, named = call.named, shapes = module.shapes, out = call.out,
     value = value, index = value_in(self, module, true), layer_of = self:layer_of(module),
-    operand = function(one) return {tag = "operand", value(one)} end, mask = self:mask_of(module),
+    operand = function(one) return {tag = "operand", value(one)} end, mask = self:mask_of(module), tell = function(what) self:differ(("%s: %s"):format(call.where, what)) end,
+    of_embedding = function(name) return (self.by_name[name:match "^(.*)%.[^.]+$" or ""] or {}).kind == "Embedding" end,
     shape_of = function(name) return self.shape_of_parameter[name] end, note = function(n, part) heads.note(module.heads, n, part) end}
   for _, way in ipairs{heads, wide} do
     local form, what = way.call(op, spelling.short(op.name), way == wide and module.wide or module.heads)
@@ -697,7 +712,7 @@ function Model:tie()
     for _, one in ipairs(group) do good = good and (one == first and (one.kind == "Embedding" or one.kind == "Linear") or one.kind == "Linear") end
     for i = 2, good and 0 or #group do
       local one = group[i]
-      self:problem(("%s is %s, a parameter of two modules (expected an nn.Linear with the weight of the nn.Embedding or nn.Linear that is called before it),")
+      self:problem(("%s is %s, a parameter of two modules (expected an nn.Linear with the weight of the nn.Embedding or nn.Linear that is called before it)")
         :format(group.full_of[one], group.name), self.called_at[one.name])
     end
     if good then
@@ -715,7 +730,7 @@ end
 -- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes, differs}; differs: texts of what
 -- PyTorch does and the script does not say.
 function model.read(description)
-  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, differs = {}, raw = {},
+  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, differs = {}, told = {}, raw = {},
     called_at = {}, shape_of_parameter = {}, is_frozen = {}, constants = description.constants or {},
     constant_of_buffer = {}, sharing = {}, variables = {}}, Model)
   local classes = spelling.classes()

@@ -366,7 +366,8 @@ local function with_parameters(weight_at, kind, options)
     local layer, why = spelling.layer(kind, options(op, op.shape_of(weight.parameter), bias ~= nil))
     if not layer then return nil, why end
     local child = op.layer_of(weight.parameter, bias and bias.parameter, layer)
-    if not child then return nil, "with parameters of no layer that does the same" end
+    if not child then return nil, "with parameters of no layer that does the same" .. (weight_at == 2 and kind == "Linear"
+      and op.of_embedding(weight.parameter) and " (expected self.head = nn.Linear(..., bias=False) with self.head.weight = that of the embedding)" or "") end
     return text(child, "(", op.value(arg(op, 1, "input")), ")")
   end
 end
@@ -501,10 +502,15 @@ local function layer_call(op, row)
   return {tag = "function", layer, op.value(arg(op, 1, "input"))}
 end
 
+local OF_LOSSES = " (expected a forward that gives what the loss reads: the script's experiment has the loss)"
+local HINTS = {cross_entropy = OF_LOSSES, nll_loss = OF_LOSSES, mse_loss = OF_LOSSES, binary_cross_entropy_with_logits = OF_LOSSES,
+  view_as_complex = " (expected x * cos + rotate_half(x) * sin, of real numbers)", polar = " (expected cosines and sines, of real numbers)",
+  multi_head_attention_forward = " (expected nn.MultiheadAttention)"}
+
 -- op: {name, args, named, shapes, out, value(argument) -> form, index(argument) -> form that may hold whole numbers,
 -- operand(argument) -> form that stands beside an
 -- operator, layer_of(names of a weight and a bias, layer) -> text of the child that has them, or of `layer`, whose
--- parameters have the module's own names; nil: neither; shape_of(name of a parameter), mask(argument)}. Returns a form, or a list of
+-- parameters have the module's own names; nil: neither; shape_of(name of a parameter), mask(argument), of_embedding(name of a parameter)}. Returns a form, or a list of
 -- forms for several results; nil and why: it cannot be said.
 function spelling.call(op)
   local name = spelling.short(op.name)
@@ -515,7 +521,7 @@ function spelling.call(op)
     if form then return form.tag and {form} or form end
     return nil, ("%s: %s"):format(op.name, why)
   end
-  if not row then return nil, op.name end
+  if not row then return nil, op.name .. (HINTS[name] or "") end
   local form, why = layer_call(op, row)
   if form then return {form} end
   return nil, ("%s: %s"):format(op.name, why)
