@@ -84,6 +84,10 @@ for one in "gpt 22832640" "hidden 23952896" "vit 20521984" "llama 18233344"; do
     memtide predict "${one% *}.lua" --set framework=pytorch --set precision=fp32 --set batch=64 -q --json
     has "$out" "\"max_memory_allocated\":${one#* }," "PyTorch's peak (${one% *})"
 done
+for one in "gpt SplitBackward0|aten::cat" "vit UnbindBackward0|aten::stack" "hidden aten::eq" "llama aten::clone layers.0.attention.scaleddotproductattention"; do
+    memtide dump "${one%% *}.lua" --set framework=pytorch --set precision=fp32 --set batch=4
+    has "$out" "${one#* }" "... and its ops: ${one#* }"
+done
 has "$(cat gpt.lua)" "transformer = nn.ModuleDict{
       wte = wte,
       wpe = nn.Embedding(16, 32)," "nn.ModuleDict is a table of children"
