@@ -28,6 +28,8 @@ Tensor *aten_repeat(Eager *g, Tensor *x, int64_t times); /* (C) as (times C); NU
 Tensor *aten_pad(Eager *g, Tensor *x, Size size);              /* constant_pad_nd to that size */
 /* Parts of these lengths along dim: views whose gradients are put together by one cat. part[n] */
 void aten_split(Eager *g, Tensor *x, const int64_t *length, int dim, Tensor **part, int n);
+/* One for each index of dim, put together by one stack. part[x->size.of[dim]] */
+void aten_unbind(Eager *g, Tensor *x, int dim, Tensor **part);
 
 /* ---- aten_pointwise.c */
 typedef enum WithOp { WITH_ADD, WITH_SUB, WITH_MUL, WITH_DIV } WithOp;
@@ -65,6 +67,7 @@ Tensor *aten_softmax(Eager *g, Tensor *x, int dim, bool log, ScalarType type); /
 /* ---- aten_product.c */
 Tensor *aten_mm(Eager *g, Tensor *a, Tensor *b);
 Tensor *aten_bmm(Eager *g, Tensor *a, Tensor *b);
+Tensor *aten_baddbmm(Eager *g, Tensor *added, Tensor *a, Tensor *b); /* added: of no gradient */
 Tensor *aten_matmul(Eager *g, Tensor *a, Tensor *b);
 /* A letter for each dimension: "bij", "bjk", "bik"; no letter stands twice in an operand, or in one alone. */
 Tensor *aten_einsum(Eager *g, const char *a_letters, const char *b_letters, const char *y_letters, Tensor *a, Tensor *b);

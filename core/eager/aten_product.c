@@ -81,29 +81,44 @@ Tensor *aten_mm(Eager *g, Tensor *a, Tensor *b) {
 
 /* ---- bmm */
 
-static void apply_bmm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
-    for (int which = 1; which >= 0; which--) {
-        if (!node_wants(n, which)) continue;
-        eager_op(g, "aten::bmm");
-        dx[which] = tensor_new(g, dy[0]->type, n->next[which].node->out[n->next[which].output].size);
-        multiplies(g, dy[0], n->saved[which], dx[which], dy[0]->size.of[2 - which]);
-        eager_cublas(g);
-    }
+static void bmm_gradient(Eager *g, const Node *n, Tensor *dy, int which, Tensor **dx) {
+    if (!node_wants(n, which)) return;
+    eager_op(g, "aten::bmm");
+    dx[which] = tensor_new(g, dy->type, n->next[which].node->out[n->next[which].output].size);
+    multiplies(g, dy, n->saved[which], dx[which], dy->size.of[2 - which]);
+    eager_cublas(g);
 }
 
-static const NodeRule bmm_rule = {"BmmBackward0", apply_bmm};
+/* In the order of the operands' names: mat2, self; batch1, batch2 */
+static void apply_bmm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    for (int which = 1; which >= 0; which--) bmm_gradient(g, n, dy[0], which, dx);
+}
 
-Tensor *aten_bmm(Eager *g, Tensor *a, Tensor *b) {
+static void apply_baddbmm(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+    for (int which = 0; which < 2; which++) bmm_gradient(g, n, dy[0], which, dx);
+}
+
+static const NodeRule bmm_rule = {"BmmBackward0", apply_bmm}, baddbmm_rule = {"BaddbmmBackward0", apply_baddbmm};
+
+static Tensor *bmm(Eager *g, const NodeRule *rule, const char *op, Tensor *a, Tensor *b) {
     GUARD(g);
     assert(a->size.rank == 3 && b->size.rank == 3 && a->size.of[2] == b->size.of[1]);
-    Node *n = node_new(g, &bmm_rule, (Tensor *[]){a, b}, 2, 2);
+    Node *n = node_new(g, rule, (Tensor *[]){a, b}, 2, 2);
     if (n && node_wants(n, 1)) node_save(g, n, 1, a);
     if (n && node_wants(n, 0)) node_save(g, n, 0, b);
-    eager_op(g, "aten::bmm");
+    eager_op(g, op);
     Tensor *y = tensor_new(g, a->type, SIZE(a->size.of[0], a->size.of[1], b->size.of[2]));
     multiplies(g, a, b, y, a->size.of[2]);
     eager_cublas(g);
     node_output(g, n, y);
+    return y;
+}
+
+Tensor *aten_bmm(Eager *g, Tensor *a, Tensor *b) { return bmm(g, &bmm_rule, "aten::bmm", a, b); }
+
+Tensor *aten_baddbmm(Eager *g, Tensor *added, Tensor *a, Tensor *b) {
+    Tensor *y = bmm(g, &baddbmm_rule, "aten::baddbmm", a, b);
+    READS(g, added);
     return y;
 }
 

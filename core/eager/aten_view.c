@@ -161,8 +161,7 @@ Tensor *aten_slice(Eager *g, Tensor *x, int dim, int64_t length, int64_t step) {
 
 Tensor *aten_narrow(Eager *g, Tensor *x, int dim, int64_t length) { return aten_slice(g, x, dim, length, 1); }
 
-Tensor *aten_select(Eager *g, Tensor *x, int dim) {
-    GUARD(g);
+static Tensor *without_dim(Eager *g, Tensor *x, int dim) {
     Size size = {x->size.rank - 1, {0}};
     int64_t stride[TENSOR_RANK] = {0};
     for (int i = 0, k = 0; i < x->size.rank; i++) {
@@ -170,22 +169,30 @@ Tensor *aten_select(Eager *g, Tensor *x, int dim) {
         size.of[k] = x->size.of[i];
         stride[k++] = x->stride[i];
     }
-    return linked(g, &select_rule, x, tensor_view(g, x, size, stride));
+    return tensor_view(g, x, size, stride);
 }
 
-/* split_backward is a cat of the parts' gradients; zeros stand for parts that have none. */
-static void apply_split(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) {
+Tensor *aten_select(Eager *g, Tensor *x, int dim) {
+    GUARD(g);
+    return linked(g, &select_rule, x, without_dim(g, x, dim));
+}
+
+/* The parts' gradients put together by one op; zeros stand for parts that have none. */
+static Tensor *together(Eager *g, const char *op, const Node *n, Tensor *const *dy) {
     Tensor *zeros[NODE_EDGES] = {NULL};
     for (int k = 0; k < n->n_out; k++)
         if (!dy[k]) {
             eager_op(g, "aten::zeros");
             zeros[k] = tensor_new(g, n->out[k].type, n->out[k].size);
         }
-    eager_op(g, "aten::cat");
+    eager_op(g, op);
     for (int k = 0; k < n->n_out; k++) READS(g, dy[k] ? dy[k] : zeros[k]);
-    dx[0] = tensor_new(g, n->out[0].type, n->size);
+    Tensor *dx = tensor_new(g, n->out[0].type, n->size);
     for (int k = 0; k < n->n_out; k++) tensor_drop(g, zeros[k]);
+    return dx;
 }
+
+static void apply_split(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) { dx[0] = together(g, "aten::cat", n, dy); }
 
 static const NodeRule split_rule = {"SplitBackward0", apply_split};
 
@@ -198,6 +205,16 @@ void aten_split(Eager *g, Tensor *x, const int64_t *length, int dim, Tensor **pa
         part[k] = tensor_view(g, x, size, x->stride);
         node_output(g, n, part[k]);
     }
+}
+
+static void apply_unbind(Eager *g, Node *n, Tensor *const *dy, Tensor **dx) { dx[0] = together(g, "aten::stack", n, dy); }
+
+static const NodeRule unbind_rule = {"UnbindBackward0", apply_unbind};
+
+void aten_unbind(Eager *g, Tensor *x, int dim, Tensor **part) {
+    Node *n = node_new(g, &unbind_rule, &x, 1, 0);
+    if (n) n->size = x->size;
+    for (int64_t k = 0; k < x->size.of[dim]; k++) node_output(g, n, part[k] = without_dim(g, x, dim));
 }
 
 /* ---- joins and copies */

@@ -32,12 +32,23 @@ static int last_user(const Layer *l, int i) {
     return last;
 }
 
+void tensor_keep(Eager *g, Tensor *t) {
+    Kept *one = scratch_new(&g->scratch, 1, sizeof *one);
+    if (!one) return;
+    *one = (Kept){t, g->kept};
+    g->kept = one;
+}
+
 /* nn.Sequential and forward functions: a value goes when the call has returned during which it is read, or a variable
  * holds it, last. The outputs beside the first one go to the losses. */
 Tensor *graph_run(Eager *g, const Layer *l, Tensor *const *in, void (*after_first)(Eager *g, const Layer *l, const Tensor *y)) {
     Tensor **made = scratch_new(&g->scratch, (size_t)l->n_child, sizeof *made);
     int *last = scratch_new(&g->scratch, (size_t)l->n_child, sizeof *last);
     if (!made || !last) return tensor_ref(in[0]);
+    const Parts outer = g->parts;
+    Kept *const kept = g->kept;
+    g->parts.n = 0;
+    g->kept = NULL;
     for (int i = 0; i < l->n_child; i++) last[i] = last_user(l, i);
     for (int i = 0; i < l->n_child; i++) {
         const Layer *child = l->child[i];
@@ -55,5 +66,9 @@ Tensor *graph_run(Eager *g, const Layer *l, Tensor *const *in, void (*after_firs
         else g->more[g->n_more++] = tensor_ref(result);
     }
     for (int i = 0; i < l->n_child; i++) tensor_set(g, &made[i], NULL);
+    for (int k = 0; k < g->parts.n; k++) tensor_drop(g, g->parts.part[k]);
+    g->parts = outer;
+    for (; g->kept; g->kept = g->kept->next) tensor_drop(g, g->kept->tensor);
+    g->kept = kept;
     return y;
 }

@@ -17,6 +17,9 @@ Tensor *module_param(const Eager *g, const Layer *l, int k);
 /* The loss of an output, times its factor. */
 Tensor *module_loss(Eager *g, const Layer *l, Tensor *x, Tensor *target);
 
+/* Takes over t, which lives until the forward function that runs returns. */
+void tensor_keep(Eager *g, Tensor *t);
+
 /* The children of a container, one after the other; after_first, where there is one, gets the first one's output. */
 Tensor *graph_run(Eager *g, const Layer *l, Tensor *const *in, void (*after_first)(Eager *g, const Layer *l, const Tensor *y));
 /* (N, T, heads width) as (N, heads, T, width): view().transpose(1, 2); and transpose(1, 2).contiguous().view() */
@@ -25,6 +28,9 @@ Tensor *heads_together(Eager *g, Tensor *x);
 Tensor *rotate_halves(Eager *g, Tensor *x); /* by the angles of the model */
 /* Has a ScaledDotProductAttention neither a window that leaves out a key nor a cap? */
 bool attention_is_plain(const Layer *l);
+
+/* modules_tensor.c: makes the buffers of a network's masks, which model.to(device) moves. several: on several ranks */
+void mask_buffers(Eager *g, const Network *net, bool several);
 
 /* modules_llama.c. llama_graph: what a container is whose option `listing` names it, or NULL. llama_models:
  * model[i] is the LlamaModel whose last parameter is the network's i-th; llama_buffers: what model.to() moves after it.

@@ -38,7 +38,7 @@ static Tensor *causal_self_attention(Eager *g, const Layer *l, Tensor *x) {
     return z;
 }
 
-/* ---- nn.MultiheadAttention(need_weights=False): torch.nn.functional.multi_head_attention_forward */
+/* ---- nn.MultiheadAttention: torch.nn.functional.multi_head_attention_forward */
 
 /* n E features as n tensors of E each, in one copy: unflatten(-1, (n, E)).unsqueeze(0).transpose(0, -2).squeeze(-2)
  * .contiguous(). Takes over x. */
@@ -88,6 +88,38 @@ static Tensor *heads_first(Eager *g, Tensor *x, int64_t heads) {
     return y;
 }
 
+/* With need_weights: of q, k, v (N heads, T, width), of which k and v are dropped, the output (N heads, T, width), and the weights
+ * (N heads, T, S). mask: what is added to the scores, or NULL. */
+static Tensor *with_weights(Eager *g, const Layer *l, Tensor **part, Tensor *mask, Tensor **weights) {
+    GUARD(g);
+    const bool drops = g->training && options_float(&l->options, "dropout") > 0;
+    Tensor *scaled = aten_binary_number(g, WITH_MUL, part[0]), *turned = aten_transpose(g, part[1], 1, 2);
+    Tensor *low_mask = mask ? amp_low(g, mask) : NULL, *a = amp_low(g, scaled), *b = amp_low(g, turned);
+    *weights = mask ? aten_baddbmm(g, low_mask, a, b) : aten_bmm(g, a, b);
+    tensor_drop(g, low_mask);
+    tensor_drop(g, a);
+    tensor_drop(g, b);
+    tensor_drop(g, turned);
+    tensor_drop(g, scaled);
+    if (g->version->multihead_frees) tensor_set(g, &part[1], NULL);
+    tensor_set(g, weights, aten_softmax(g, *weights, 2, false, g->autocast ? T_FLOAT : (*weights)->type));
+    if (drops) tensor_set(g, weights, aten_dropout(g, *weights));
+    Tensor *low = amp_low(g, *weights), *v = amp_low(g, part[2]), *y = aten_bmm(g, low, v);
+    tensor_drop(g, low);
+    tensor_drop(g, v);
+    if (g->version->multihead_frees) tensor_set(g, &part[2], NULL);
+    return y;
+}
+
+/* The weights as they are given back, (N, heads, T, S) or the mean of the heads. */
+static Tensor *given_back(Eager *g, const Layer *l, Tensor *weights, int64_t batch, int64_t heads) {
+    GUARD(g);
+    Tensor *apart = aten_view(g, weights, SIZE(batch, heads, weights->size.of[1], weights->size.of[2]));
+    tensor_drop(g, weights);
+    if (options_bool(&l->options, "average_attn_weights")) tensor_set(g, &apart, aten_mean(g, apart, 1u << 1, false));
+    return apart;
+}
+
 static Tensor *multihead_attention(Eager *g, const Layer *l, Tensor *const *in) {
     GUARD(g);
     const int64_t heads = options_int(&l->options, "num_heads");
@@ -102,25 +134,39 @@ static Tensor *multihead_attention(Eager *g, const Layer *l, Tensor *const *in) 
         while (same < k && in[l->n_in == 1 ? 0 : same] != given) same++;
         x[k] = same < k ? tensor_ref(x[same]) : batch_first ? aten_transpose(g, given, 0, 1) : tensor_ref(given);
     }
-    const int64_t steps = x[0]->size.of[0], batch = x[0]->size.of[1];
+    const int64_t steps = x[0]->size.of[0], keys = x[1]->size.of[0], batch = x[0]->size.of[1];
+    const bool weighs = options_bool(&l->options, "need_weights"), masked = weighs && options_bool(&l->options, "is_causal");
+    /* a triangle of booleans that the caller has made, and what is added to the scores */
+    Tensor *hidden = masked ? aten_triangle(g, steps, keys) : NULL, *weights = NULL, *y;
+    Tensor *mask = masked ? aten_random(g, "aten::zeros_like", SIZE(1, steps, keys), x[0]->type) : NULL;
     in_projection(g, l, x, packed, part);
     const SdpaHow how = {g->training ? options_float(&l->options, "dropout") : 0, options_bool(&l->options, "is_causal"), NULL};
     for (int k = 0; k < 3; k++) part[k] = heads_first(g, part[k], heads);
-    for (int k = 0; k < 3; k++)
-        tensor_set(g, &part[k], aten_view(g, part[k], SIZE(batch, heads, part[k]->size.of[1], part[k]->size.of[2])));
-    Tensor *y = aten_sdpa(g, part[0], part[1], part[2], how);
-    for (int k = 0; k < 3 && g->version->multihead_frees; k++) tensor_set(g, &part[k], NULL);
-    tensor_set(g, &y, aten_permute(g, y, (int[]){2, 0, 1, 3}));
+    if (weighs) {
+        y = with_weights(g, l, part, mask, &weights);
+        tensor_set(g, &y, aten_transpose(g, y, 0, 1));
+    } else {
+        for (int k = 0; k < 3; k++)
+            tensor_set(g, &part[k], aten_view(g, part[k], SIZE(batch, heads, part[k]->size.of[1], part[k]->size.of[2])));
+        y = aten_sdpa(g, part[0], part[1], part[2], how);
+        for (int k = 0; k < 3 && g->version->multihead_frees; k++) tensor_set(g, &part[k], NULL);
+        tensor_set(g, &y, aten_permute(g, y, (int[]){2, 0, 1, 3}));
+    }
     tensor_set(g, &y, aten_contiguous(g, y));
     tensor_set(g, &y, aten_view(g, y, SIZE(steps * batch, embed)));
     const int out = packed ? 1 + bias : 3 + bias;
     tensor_set(g, &y, aten_linear(g, y, module_param(g, l, out), bias ? module_param(g, l, out + 1) : NULL));
     tensor_set(g, &y, aten_view(g, y, SIZE(steps, batch, embed)));
+    if (weighs) weights = given_back(g, l, weights, batch, heads);
     for (int k = 0; k < 3; k++) {
         tensor_drop(g, part[k]);
         tensor_drop(g, x[k]);
     }
+    tensor_drop(g, mask);
+    tensor_drop(g, hidden);
     if (batch_first) tensor_set(g, &y, aten_transpose(g, y, 0, 1));
+    if (weights && options_bool(&l->options, "weights_held")) tensor_keep(g, weights);
+    else tensor_drop(g, weights);
     return y;
 }
 
@@ -193,6 +239,7 @@ Tensor *module_sdpa(Eager *g, const Layer *l, Tensor *const *in) {
     const double dropout = g->training ? options_float(&l->options, "dropout_p") : 0;
     Tensor *mask = attention_mask(g, l, in[0], in[1], l->n_in > 3 ? in[3] : NULL), *part[3];
     for (int i = 0; i < 3; i++) part[i] = heads_apart(g, in[i], in[i]->size.of[2] / width);
+    for (int i = 1; i < 3 && options_bool(&l->options, "repeats"); i++) tensor_set(g, &part[i], aten_repeat_heads(g, part[i], heads));
     const SdpaHow how = {dropout, options_bool(&l->options, "is_causal") && !mask, mask};
     Tensor *y = is_capped(l) ? capped_attention(g, part[0], part[1], part[2], mask, dropout)
                              : aten_sdpa(g, part[0], part[1], part[2], how);

@@ -23,11 +23,42 @@ Tensor *module_permute(Eager *g, const Layer *l, Tensor *const *in) {
     return aten_permute(g, in[0], order);
 }
 
+/* Part k of n of x, which the first one who asks for a part makes all: by split where there are sizes, else by unbind. */
+static Tensor *take_part(Eager *g, Tensor *x, int dim, const double *sizes, int n, int k) {
+    GUARD(g);
+    Parts *p = &g->parts;
+    const bool there = p->n == n && p->of == x->storage && size_equal(&p->size, &x->size) && p->dim == dim && p->part[k];
+    if (!there) {
+        for (int i = 0; i < p->n; i++) tensor_drop(g, p->part[i]);
+        int64_t *length = scratch_new(&g->scratch, (size_t)n, sizeof *length);
+        *p = (Parts){x->storage, x->size, dim, 0, scratch_new(&g->scratch, (size_t)n, sizeof *p->part)};
+        if (!length || !p->part) return tensor_ref(x);
+        for (int i = 0; sizes && i < n; i++) length[i] = (int64_t)sizes[i];
+        if (sizes) aten_split(g, x, length, dim, p->part, n);
+        else aten_unbind(g, x, dim, p->part);
+        p->n = n;
+    }
+    Tensor *y = p->part[k];
+    p->part[k] = NULL;
+    return y;
+}
+
 Tensor *module_select(Eager *g, const Layer *l, Tensor *const *in) {
-    return aten_select(g, in[0], dim_of(l, "dim", in[0]->size.rank));
+    const int dim = dim_of(l, "dim", in[0]->size.rank);
+    const int64_t n = options_int(&l->options, "unbind"), index = options_int(&l->options, "index");
+    return n ? take_part(g, in[0], dim, NULL, (int)n, (int)(index < 0 ? index + n : index)) : aten_select(g, in[0], dim);
 }
 
 Tensor *module_narrow(Eager *g, const Layer *l, Tensor *const *in) {
+    int64_t n = 0, at = 0;
+    const double *sizes = options_list(&l->options, "split", &n);
+    if (sizes) {
+        const int dim = dim_of(l, "dim", in[0]->size.rank);
+        const int64_t given = options_int(&l->options, "start"), start = given < 0 ? given + in[0]->size.of[dim] : given;
+        int k = 0;
+        while (at < start) at += (int64_t)sizes[k++]; /* layer_narrow_shape has found it there */
+        return take_part(g, in[0], dim, sizes, (int)n, k);
+    }
     return aten_slice(g, in[0], dim_of(l, "dim", in[0]->size.rank), options_int(&l->options, "length"),
                       options_int(&l->options, "step"));
 }

@@ -46,6 +46,72 @@ Tensor *module_triangle(Eager *g, const Layer *l, Tensor *const *in) {
     return y;
 }
 
+/* ---- masks that a module keeps in a buffer, or makes of numbers */
+
+static bool has_buffer(const Layer *l) {
+    int64_t n;
+    return !strcmp(l->kind->name, "Mask") && options_list(&l->options, "of", &n);
+}
+
+static void count_mask(void *arg, const Network *n, const Layer *l) {
+    (void)n;
+    *(int *)arg += has_buffer(l) && !l->shares;
+}
+
+static void make_mask(void *arg, const Network *n, const Layer *l) {
+    Eager *g = arg;
+    char made[OPTION_WORDS];
+    int64_t sizes;
+    (void)n;
+    if (!has_buffer(l) || l->shares) return;
+    const double *of = options_list(&l->options, "of", &sizes);
+    const bool booleans = !strcmp(options_word(&l->options, "made", made), "booleans");
+    eager_where(g, l, NULL);
+    g->masks[g->n_masks++] = (MaskBuffer){l, aten_random(g, "aten::to", SIZE((int64_t)of[0], (int64_t)of[1]), booleans ? T_BOOL : T_FLOAT)};
+}
+
+void mask_buffers(Eager *g, const Network *net, bool several) {
+    int count = 0;
+    network_visit(net, count_mask, &count);
+    if (!count || !(g->masks = scratch_new(&g->scratch, (size_t)count, sizeof *g->masks))) return;
+    network_visit(net, make_mask, g);
+    if (several) eager_refuse(g, "framework = \"pytorch\": a mask in a buffer is not predicted on several ranks");
+}
+
+static Tensor *mask_buffer(const Eager *g, const Layer *l) {
+    const Layer *first = l->shares ? l->shares : l;
+    int i = 0;
+    while (g->masks[i].layer != first) i++; /* mask_buffers has made it */
+    return g->masks[i].tensor;
+}
+
+/* ones: torch.ones(rows, columns, dtype=torch.bool).tril(diagonal); numbers: the same of numbers, == 0; buffer: buffer[:rows, :columns] == 0;
+ * booleans: such a part of a buffer of booleans. */
+Tensor *module_mask(Eager *g, const Layer *l, Tensor *const *in) {
+    GUARD(g);
+    const Size size = size_from(&l->out);
+    char made[OPTION_WORDS];
+    Tensor *numbers = NULL;
+    (void)in;
+    options_word(&l->options, "made", made);
+    if (!strcmp(made, "ones")) return aten_triangle(g, size.of[0], size.of[1]);
+    if (!strcmp(made, "numbers")) {
+        Tensor *ones = aten_random(g, "aten::ones", size, T_FLOAT);
+        numbers = aten_random(g, "aten::tril", size, T_FLOAT);
+        READS(g, ones);
+        tensor_drop(g, ones);
+    } else {
+        Tensor *whole = mask_buffer(g, l), *rows = aten_narrow(g, whole, 0, size.of[0]);
+        numbers = aten_narrow(g, rows, 1, size.of[1]);
+        tensor_drop(g, rows);
+        if (!strcmp(made, "booleans")) return numbers;
+    }
+    Tensor *mask = aten_random(g, "aten::eq", size, T_BOOL);
+    READS(g, numbers);
+    tensor_drop(g, numbers);
+    return mask;
+}
+
 Tensor *module_arange(Eager *g, const Layer *l, Tensor *const *in) {
     (void)in;
     return aten_random(g, "aten::arange", SIZE(options_int(&l->options, "end")), T_LONG);

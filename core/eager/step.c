@@ -100,6 +100,7 @@ static void make_model(Loop *l) {
         if (llama[order[i]]) llama_buffers(g, llama[order[i]]);
         if (i + 1 == n || net->params[order[i + 1]].owner != owner) module_moved(g, owner);
     }
+    mask_buffers(g, net, l->s->world > 1);
     eager_where(g, NULL, NULL);
     g->category = CAT_OTHER;
     for (int k = 0; k < g->net->n_losses; k++) {

@@ -84,6 +84,15 @@ typedef struct BackwardHooks {
 /* What a model's forward function knows of positions: references, or NULL. */
 typedef struct Angles { Tensor *positions, *cosine, *sine; } Angles;
 
+/* What one call of split or unbind has made of a tensor, of which layers ask for one part after the other: references, NULL once taken. */
+typedef struct Parts { const Storage *of; Size size; int dim, n; Tensor **part; } Parts;
+
+/* What variables of a forward function hold beside the values of its graph. */
+typedef struct Kept { Tensor *tensor; struct Kept *next; } Kept;
+
+/* A buffer of a module that memtide's step does without. */
+typedef struct MaskBuffer { const Layer *layer; Tensor *tensor; } MaskBuffer;
+
 struct Eager {
     Trace *trace;
     const Network *net;
@@ -114,6 +123,8 @@ struct Eager {
     Tensor **params;      /* by the network's number */
     Tensor **rotary;      /* buffers of Llama models, which the network does not know; lent */
     int n_rotary;
+    MaskBuffer *masks;    /* of layers of kind Mask */
+    int n_masks;
     Ddp *ddp;             /* what the model is wrapped in, or NULL */
     Fsdp *fsdp;           /* ... or how it is sharded, or NULL */
     BackwardHooks hooks;
@@ -133,6 +144,8 @@ struct Eager {
     bool halted;          /* a recomputation has all that it is for: what follows does not happen */
     Tensor *more[LAYER_IN]; /* outputs of the network beside the first one, in forward(): references */
     int n_more;
+    Kept *kept;             /* until the forward function that runs returns: references */
+    Parts parts;            /* of the forward function that runs */
     Tensor *class_weights;  /* of the loss that runs, or NULL */
     Angles angles;          /* of rotary positions, in a forward pass */
     Module *const *modules; /* by kind of layer */

@@ -56,6 +56,7 @@ int layer_constant_shape(Network *n, Layer *l, Err *e) {
     if (code) return code;
     layer_output(l, shape);
     l->out_rows = shape.rank == 4;
+    l->out_is_constant = true;
     l->out_below = below;
     return OK;
 }

@@ -1,5 +1,5 @@
 /* Embedding: rows of a table w (V, D), chosen by the network's input, which then holds indices: (N) becomes (N, D),
- * (N, T) becomes (N, T, D). PositionEmbedding: T rows of a table (P, D), from `offset` on, added to each sample
+ * (N, T) becomes (N, T, D); or by what holds whole numbers that are the same for each batch, arange or a constant. PositionEmbedding: T rows of a table (P, D), from `offset` on, added to each sample
  * (T, D), as GPT does with an Embedding of the numbers 0 to T - 1. Both tables start as PyTorch's: normal. SelectToken:
  * of each sample the step where a token stands first in its indices. FromBytes: numbers of the network's input, which then
  * holds bytes. */
@@ -23,19 +23,29 @@ static int64_t padding_row(const Layer *l) {
     return row < 0 ? row + options_int(&l->options, "num_embeddings") : row;
 }
 
+/* The index is an input of the network, or arange's numbers, or a constant: sets below which number they are. */
+static int find_index(Network *n, const Layer *l, int64_t rows, Err *e) {
+    const Value *index = &l->ins[0];
+    const int64_t below = index->positions ? index->shape.dim[0] : index->below;
+    if (below > rows) return layer_error(l, e, "index %" PRId64 " is out of bounds for %" PRId64 " rows", below - 1, rows);
+    if (below) return OK;
+    if (!index->input) return layer_error(l, e, "reads indices: expected the network's input, found a layer's output");
+    int64_t *indices = &n->inputs[index->input - 1].indices;
+    *indices = *indices ? min_i64(*indices, rows) : rows;
+    return OK;
+}
+
 int layer_embedding_shape(Network *n, Layer *l, Err *e) {
     int64_t rows = options_int(&l->options, "num_embeddings"), dim = options_int(&l->options, "embedding_dim");
     char text[SHAPE_TEXT];
-    int code = expect_sizes(l, "num_embeddings", e);
+    int code = layer_expect_inputs(l, 1, e);
+    if (!code) code = expect_sizes(l, "num_embeddings", e);
     if (!code) code = layer_expect_range(l, "padding_idx", -rows, rows - 1, e);
+    if (!code) code = find_index(n, l, rows, e);
     if (code) return code;
-    if (!l->in_input)
-        return layer_error(l, e, "reads indices: expected the network's input, found a layer's output");
     if (l->in.rank > 3) return layer_error(l, e, "expected at most 3 dimensions, found %s", shape_text(&l->in, text));
     const Param table = {.shape = shape2(rows, dim), .init = INIT_NORMAL, .bound = 1, .zero_row = padding_row(l) + 1};
     if ((code = network_tensor(n, l, "weight", &table, e))) return code;
-    int64_t *indices = &n->inputs[l->in_input - 1].indices;
-    *indices = *indices ? min_i64(*indices, rows) : rows;
     Shape out = l->in;
     assert(out.rank < SHAPE_MAX);
     out.dim[out.rank++] = dim;
@@ -47,7 +57,11 @@ int layer_embedding_forward(Lower *lw, const Layer *l, const int *in) {
     Attr a;
     memset(&a, 0, sizeof a);
     a.embedding.padding = padding_row(l);
-    return lower_layer(lw, OP_embedding, l, in, &a);
+    if (!l->in_is_positions) return lower_layer(lw, OP_embedding, l, in, &a);
+    int32_t *rows; /* arange has no buffer of its own */
+    const int numbers = program_whole_numbers(lw->p, l->path, l->in, &rows);
+    for (int64_t i = 0; i < l->in.dim[0] && rows; i++) rows[i] = (int32_t)i;
+    return lower_layer(lw, OP_embedding, l, &numbers, &a);
 }
 
 int layer_positions_shape(Network *n, Layer *l, Err *e) {

@@ -162,7 +162,7 @@ int layer_identity_forward(Lower *lw, const Layer *l, const int *in) {
 
 /* Finds the part [start, start + length) along the layer's dim; `from` is the option that says where it starts. */
 static int find_part(const Layer *l, const char *from, int64_t length, int *dim, int64_t *start, Err *e) {
-    int code = find_dim(l, l->in.rank, l->in_is_param ? 0 : 1, dim, e);
+    int code = find_dim(l, l->in.rank, l->in_is_param || l->in_is_constant ? 0 : 1, dim, e);
     if (code) return code;
     int64_t given = options_int(&l->options, from), size = l->in.dim[*dim];
     *start = given < 0 ? given + size : given;
@@ -186,12 +186,27 @@ static int64_t span(const Layer *l) {
     return (options_int(&l->options, "length") - 1) * options_int(&l->options, "step") + 1;
 }
 
+/* The option `split` says which part of which parts it is: PyTorch's step makes them in one call. */
+static int expect_split(const Layer *l, int dim, int64_t start, Err *e) {
+    int64_t count = 0, at = 0;
+    const double *sizes = options_list(&l->options, "split", &count);
+    bool found = !sizes;
+    if (count > LAYER_IN) return layer_error(l, e, "split: expected %d parts at most, found %" PRId64, LAYER_IN, count);
+    for (int64_t i = 0; i < count; i++) {
+        found |= (double)at == (double)start && sizes[i] == (double)options_int(&l->options, "length");
+        at += (int64_t)sizes[i];
+    }
+    return found && (!sizes || at == l->in.dim[dim])
+        ? OK : layer_error(l, e, "split: expected the sizes of all parts of dimension %d, of which this is one", dim);
+}
+
 int layer_narrow_shape(Network *n, Layer *l, Err *e) {
     int64_t start, length = options_int(&l->options, "length"), step = options_int(&l->options, "step");
     int dim, code = layer_expect_inputs(l, 1, e);
     (void)n;
     if (!code) code = layer_expect_range(l, "step", 1, INT32_MAX, e);
     if (!code) code = find_part(l, "start", span(l), &dim, &start, e);
+    if (!code) code = expect_split(l, dim, start, e);
     if (!code && l->in.dim[dim] % step)
         code = layer_error(l, e, "step %" PRId64 " does not divide dimension %d, whose size is %" PRId64, step, dim,
                            l->in.dim[dim]);
@@ -200,6 +215,7 @@ int layer_narrow_shape(Network *n, Layer *l, Err *e) {
     out.dim[dim] = length;
     layer_output(l, out);
     if (step > 1) l->out_rows = out.rank == 4;
+    l->out_is_constant = l->in_is_constant;
     return OK;
 }
 
@@ -246,6 +262,10 @@ int layer_select_shape(Network *n, Layer *l, Err *e) {
     char text[SHAPE_TEXT];
     (void)n;
     if (code) return code;
+    const int64_t unbind = options_int(&l->options, "unbind");
+    if (unbind && (unbind != l->in.dim[dim] || unbind > LAYER_IN))
+        return layer_error(l, e, "unbind: expected the size of dimension %d, %" PRId64 ", and %d at most, found %" PRId64, dim,
+                           l->in.dim[dim], LAYER_IN, unbind);
     if (l->in.rank < 3)
         return layer_error(l, e, "expected an input of at least 3 dimensions, found %s", shape_text(&l->in, text));
     Shape out = {l->in.rank - 1, {1, 1, 1, 1}};

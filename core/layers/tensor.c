@@ -167,6 +167,25 @@ int layer_compare_shape(Network *n, Layer *l, Err *e) {
     return OK;
 }
 
+/* A triangle that is a value. Only PyTorch's step asks how it is made, and of how large a buffer. */
+int layer_mask_shape(Network *n, Layer *l, Err *e) {
+    char made[OPTION_WORDS];
+    int64_t sizes = 0;
+    int code = layer_expect_inputs(l, 1, e);
+    (void)n;
+    if (!code) code = layer_expect_range(l, "rows", 1, INT32_MAX, e);
+    if (!code) code = layer_expect_range(l, "columns", 1, INT32_MAX, e);
+    if (code) return code;
+    const double *of = options_list(&l->options, "of", &sizes);
+    if ((options_word(&l->options, "made", made)[0] == 'b') != (sizes == 2) || (of && !(of[0] >= 1 && of[1] >= 1)))
+        return layer_error(l, e, "of: expected rows and columns of the buffer, with made = \"buffer\" or \"booleans\" alone");
+    plain_output(l, shape2(options_int(&l->options, "rows"), options_int(&l->options, "columns")));
+    l->output.mask = true;
+    return OK;
+}
+
+int layer_mask_forward(Lower *lw, const Layer *l, const int *in) { return (void)lw, (void)l, in[0]; }
+
 int layer_compare_forward(Lower *lw, const Layer *l, const int *in) { return (void)lw, (void)l, in[0]; }
 
 /* ---- gather: of each row the element that its label names */

@@ -234,8 +234,8 @@ static int expect_readable(const Layer *l, const Value *v, Err *e) {
     if (strchr("gh", l->kind->role)) return OK;
     if (v->labels) return layer_error(l, e, "reads the labels of a loss, which only gather does");
     if (v->mask) return layer_error(l, e, "reads a mask, which only masked_fill and where do");
-    if (v->positions) return layer_error(l, e, "reads what arange gives, which only ge, gt, le and lt do");
-    if (v->below) return layer_error(l, e, "reads whole numbers, which only x[index] does");
+    if (v->positions) return layer_error(l, e, "reads what arange gives, which only ge, gt, le, lt and an Embedding do");
+    if (v->below) return layer_error(l, e, "reads whole numbers, which only x[index] and an Embedding do");
     return OK;
 }
 
@@ -256,7 +256,7 @@ int network_infer(Network *n, Layer *l, const Value *in, int n_in, Err *e) {
     if (!strchr("ch", l->kind->role)) {
         l->output.input = 0;
         l->output.param = l->output.labels = false;
-        l->output.positions = l->output.mask = false;
+        l->output.positions = l->output.mask = l->output.constant = false;
         l->output.below = 0;
     }
     code = l->kind->shape(n, l, e);

@@ -32,10 +32,11 @@ typedef struct Value {
                        * indices; 0: none */
     bool param;       /* a parameter by itself, which tensor operations read */
     bool labels;      /* the labels of a loss: whole numbers, which gather alone reads */
-    bool positions;   /* 0, 1, 2 ... (Arange), which Compare alone reads; no buffer of memtide's step holds them */
-    bool mask;        /* what Compare makes of them, which MaskedFill and Where read; no buffer holds it either */
+    bool positions;   /* 0, 1, 2 ... (Arange), which Compare and Embedding read; no buffer of memtide's step holds them */
+    bool mask;        /* what Compare makes of them, and Mask, which MaskedFill and Where read; no buffer holds it either */
     bool rows;        /* of 4 dimensions: lies in PyTorch's order, no image channels-last */
-    int64_t below;    /* a constant of whole numbers, which Index alone reads: all are below this; 0: none */
+    bool constant;    /* a Buffer's or a Tensor's numbers, or a part of them: none of its dimensions is the batch */
+    int64_t below;    /* a constant of whole numbers, which Index and Embedding read: all are below this; 0: none */
 } Value;
 
 typedef struct Layer {
@@ -62,12 +63,12 @@ typedef struct Layer {
     union {                  /* the inputs, set by network_infer; the first has names of its own */
         Value ins[LAYER_IN];
         struct { Shape in; int64_t in_order[3]; int in_input; bool in_is_param, in_is_labels, in_is_positions,
-                 in_is_mask, in_rows; int64_t in_below; };
+                 in_is_mask, in_rows, in_is_constant; int64_t in_below; };
     };
     union {
         Value output;
         struct { Shape out; int64_t out_order[3]; int out_input; bool out_is_param, out_is_labels, out_is_positions,
-                 out_is_mask, out_rows; int64_t out_below; };
+                 out_is_mask, out_rows, out_is_constant; int64_t out_below; };
     };
     int *param, n_params, cap_params; /* the Network.params that it reads itself; its children have their own */
 } Layer;

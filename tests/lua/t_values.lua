@@ -167,7 +167,7 @@ for _, row in ipairs{
   {"int64: expected whole numbers from 0 on, found -1 as number 2", {3, 2},
     function(x) return x[nn.tensor({0, -1}, {dtype = "int64"})] end},
   {"expected x[index], index a nn.Buffer or nn.tensor of int64", {3, 2}, function(x) return x[nn.tensor{0, 1}] end},
-  {"reads whole numbers, which only x[index] does", {3, 2}, function(x) return x + nn.tensor({0, 1}, {dtype = "int64"}) end},
+  {"reads whole numbers, which only x[index] and an Embedding do", {3, 2}, function(x) return x + nn.tensor({0, 1}, {dtype = "int64"}) end},
   {"shape: expected 1 to 4 sizes whose product is the number of values, 3", {1, 2},
     function(x) return x + nn.tensor({0, 1, 2}, {shape = {2}}) end},
   {"max_distance must be between 5 and 2147483647, found 4", {1, 3}, function(x) return buckets(x, 3, 16, 4, true) end},
@@ -181,6 +181,65 @@ for _, row in ipairs{
   {"expected x (..., I) and a weight (O, I), found (1, 3) and (2, 2)", {1, 3},
     function(x) return nn.linear(x, nn.tensor{{1, 2}, {3, 4}}) end},
 } do tap.raises(row[1], row[1], network(row[3], row[2])) end
+
+-- Parts that one call of PyTorch's makes, parts of constants, masks that are values
+for _, row in ipairs{
+  {{1, 4}, function(x) local a, b = x:split({1, 3}, 1) return nn.cat({b, a}, 1) end, "1,4: 1 2 3 0", "x:split"},
+  {{1, 2, 3}, function(x) return x:select(1, 0, {unbind = 2}) - x:select(1, 1, {unbind = 2}) end, "1,3: -3 -3 -3", "parts of unbind"},
+  {{2, 2}, function(x) return x + nn.tensor{{1, 2}, {3, 4}, {5, 6}}:narrow(0, 1, 2) end, "2,2: 3 5 7 9", "rows of a constant"},
+  {{1, 2, 2}, function(x) return x:masked_fill(nn.mask(2, 2, 1, true), 9) end, "1,2,2: 0 9 2 3", "a triangle that is a value"},
+  {{1, 2, 2}, function(x) return x:masked_fill(nn.mask(2, 2, -1, false, {made = "numbers"}), 9) end, "1,2,2: 0 1 9 3", "... made of numbers"},
+} do tap.is(outcome(row[1], row[2]), row[3], row[4]) end
+for _, row in ipairs{
+  {"split: expected the sizes of all parts of dimension 1, of which this is one", {1, 4}, function(x) return x:narrow(1, 0, 1, {split = {1, 2}}) end},
+  {"split: expected the sizes of all parts of dimension 1, of which this is one", {1, 4}, function(x) return x:narrow(1, 1, 2, {split = {2, 2}}) end},
+  {"split: expected 8 parts at most, found 9", {1, 9}, function(x) return x:narrow(1, 0, 1, {split = {1, 1, 1, 1, 1, 1, 1, 1, 1}}) end},
+  {"unbind: expected the size of dimension 1, 2, and 8 at most, found 3", {1, 2, 3}, function(x) return x:select(1, 0, {unbind = 3}) end},
+  {"dim must be between 1 and 1 (0 is the batch)", {3, 2}, function(x) return x:narrow(0, 0, 2) end},
+  {"of: expected rows and columns of the buffer", {1, 2, 2}, function(x) return x:masked_fill(nn.mask(2, 2, 1, true, {made = "buffer"}), 9) end},
+  {"reads a mask, which only masked_fill and where do", {1, 2, 2}, function(x) return x + nn.mask(2, 2, 0, false) end},
+  {"index 3 is out of bounds for 3 rows", {1, 4}, function(x) return x + nn.Embedding(3, 4)(nn.arange(4)):sum(0):view(1, 4) end},
+  {"reads indices: expected the network's input, found a layer's output", {1, 4}, function(x) return nn.Embedding(3, 4)(x + 1) end},
+} do tap.raises(row[1], row[1] .. " (as a call)", network(row[3], row[2])) end
+
+-- An Embedding of 0 to T - 1 is a PositionEmbedding; of a constant, rows of its table
+local function losses_of(positions, add)
+  local trainer = assert(mt.trainer{model = nn.Graph{fc = nn.Linear(3, 3), wpe = positions, forward = add}, input = {2, 3},
+    loss = nn.MSELoss(), optimizer = mt.optim.SGD{lr = 0.5}, batch = 2, seed = 3})
+  local x, y, losses = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, {}, {}
+  for i = 1, 12 do x[i], y[i] = x[i] / 12, i / 6 end
+  for i = 1, 3 do losses[i] = ("%.7g"):format(assert(trainer:step(x, y))) end
+  trainer:close()
+  return table.concat(losses, " ")
+end
+local expected = losses_of(nn.PositionEmbedding(4, 3), function(self, x) return self.wpe(self.fc(x)) end)
+tap.is(losses_of(nn.Embedding(4, 3), function(self, x) return self.fc(x) + self.wpe(nn.arange(2)) end), expected,
+  "an Embedding of arange is a PositionEmbedding, step after step")
+tap.is(losses_of(nn.Embedding(4, 3), function(self, x) return self.fc(x) + self.wpe(nn.tensor({0, 1}, {dtype = "int64"})) end), expected,
+  "... and so is one of a constant")
+
+-- Children by name, in lists and tables of children
+local function names_of(model)
+  local names = {}
+  for i, param in ipairs(require "memtide.net.nn".network(model, nn.MSELoss(), 1, {3}):params()) do names[i] = param.name end
+  return table.concat(names, " ")
+end
+local function dict(order)
+  return nn.Graph{order = order, head = nn.Linear(3, 2, {bias = false}), body = nn.ModuleDict{
+      b = nn.Linear(3, 3, {bias = false}), h = nn.ModuleList{nn.Linear(3, 3, {bias = false}), nn.Linear(3, 3, {bias = false})},
+      inner = nn.ModuleDict{scale = nn.Parameter{3}}},
+    forward = function(self, x)
+      for _, one in ipairs(self.body.h) do x = one(x) end
+      return self.head(self.body.b(x) * self.body.inner.scale)
+    end}
+end
+tap.is(names_of(dict()), "body.h.0.weight body.h.1.weight body.b.weight body.inner.scale head.weight", "children of tables have paths")
+tap.is(names_of(dict{"head", "body.b", "body"}), "head.weight body.b.weight body.h.0.weight body.h.1.weight body.inner.scale", "... which an order may name")
+tap.raises('Graph: order does not name "body"', "an order that leaves out a table's child", function() dict{"head", "body.b"} end)
+tap.raises("self.body.c does not exist", "a child that a table has not", function()
+  return nn.Graph{body = nn.ModuleDict{b = nn.Linear(3, 3)}, forward = function(self, x) return self.body.c(x) end}
+end)
+tap.raises("ModuleDict: 1 is no layer with a name", "a list in the place of a table", function() return nn.ModuleDict{nn.ReLU()} end)
 
 -- A graph's own buffer, and parameters by name: saved under their names; loading compares a buffer
 local function Table(numbers)

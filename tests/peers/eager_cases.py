@@ -269,6 +269,13 @@ for name, options in dict(batch_first=dict(batch_first=True), time_first={}, unb
     for precision in "fp32", "amp_bf16":
         case(f"multihead_{name}_{precision}", chain(layer("Linear", 24, 24), layer("MultiheadAttention", 24, 3, **options),
                                                     layer("Linear", 24, 11)), [17, 24], 29, loss("MSELoss"), precision=precision)
+for name, options in dict(weights={}, weights_apart=dict(average_attn_weights=False), weights_causal=dict(is_causal=True),
+                          weights_unbiased=dict(bias=False, dropout=0.), weights_time_first=dict(batch_first=False)).items():
+    for precision in "fp32", "amp_bf16", "amp_fp16":
+        case(f"multihead_{name}_{precision}", chain(layer("Linear", 24, 24), layer("MultiheadAttention", 24, 3, **{
+            "batch_first": True, "need_weights": True, "dropout": 0.5, **options}), layer("Linear", 24, 11)), [17, 24], 29, loss("MSELoss"),
+             precision=precision)
+    case(f"multihead_{name}_eval", CASES[f"multihead_{name}_fp32"].model, [17, 24], 29, loss("MSELoss"), mode="eval")
 case("lines", chain(layer("Conv1d", 3, 8, 3), layer("BatchNorm1d", 8), layer("MaxPool1d", 2), layer("AvgPool1d", 2),
                     layer("AdaptiveAvgPool1d", 2), layer("InstanceNorm1d", 8, affine=True), layer("Flatten"),
                     layer("Linear", 16, 5)), [3, 31], 29)
@@ -733,8 +740,8 @@ SHORT = ("mlp convnet normalised residual embedding mlp_amp_bf16 mlp_amp_fp16 ml
          "mlp_frozen_adagrad_foreach mlp_offload_amp_fp16 pooled_offload_last "
          "optim_clipped optim_adam_fused optim_radam_decay_forloop two_inputs variables variables_eval "
          "model_GPT model_GPT_amp_bf16 model_LeNet attention_fp32_train "
-         "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 "
-         "model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
+         "attention_amp_bf16_math_train attention_amp_bf16_odd_train multihead_math_amp_bf16 multihead_weights_amp_bf16 "
+         "multihead_weights_causal_fp32 model_Llama_checkpointed_amp_bf16 masked_bias_amp_bf16_train masked_window_amp_bf16_train "
          "masked_softcap_all_amp_fp16_train scaled_rows windows lora_amp_bf16 lora_checkpointed_bf16 "
          "lora_dora_checkpointed_bf16 "
          "optim_paged_adam8bit optim_paged_adamw8bit_small "

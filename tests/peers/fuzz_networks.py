@@ -128,14 +128,21 @@ RNN, LSTM, GRU = without_state(nn.RNN), without_state(nn.LSTM), without_state(nn
 
 
 class MultiheadAttention(nn.MultiheadAttention):
-    def __init__(self, *args, is_causal=False, **options):
+    """weights_held: beside the output the weights have a variable, until forward returns"""
+
+    def __init__(self, *args, is_causal=False, need_weights=False, average_attn_weights=True, weights_held=False, **options):
         super().__init__(*args, **options)
-        self.is_causal = is_causal
+        self.is_causal, self.weights_held = is_causal, weights_held
+        self.weights = {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
 
     def forward(self, x):
         steps = x.shape[1 if self.batch_first else 0]
-        mask = torch.full((steps, steps), -torch.inf, dtype=x.dtype).triu(1) if self.is_causal else None
-        return super().forward(x, x, x, need_weights=False, attn_mask=mask)[0]
+        mask = None
+        if self.is_causal and self.weights["need_weights"]:
+            mask = torch.ones(steps, steps, dtype=torch.bool, device=x.device).triu(1)
+        elif self.is_causal:
+            mask = torch.full((steps, steps), -torch.inf, dtype=x.dtype).triu(1)
+        return super().forward(x, x, x, attn_mask=mask, **self.weights)[0]
 
 
 class CausalSelfAttention(nn.Module):

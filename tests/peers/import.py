@@ -41,6 +41,7 @@ class Entry:
     args: str = ""         # of memtide import
     outputs: int = 1
     classes: bool = True   # the loss is CrossEntropyLoss, else MSELoss
+    words: int = 0         # what it reads is tokens below this
 
 
 class Out(nn.Module):
@@ -67,7 +68,41 @@ def more(name, *inputs, classes=True):
     return Entry(f"{path}:{name}", getattr(more_models, name), [*inputs], classes=classes)
 
 
-BEYOND = {"fcn_resnet50": segmentation("fcn_resnet50"), "deeplabv3_resnet50": segmentation("deeplabv3_resnet50"),
+# A transformer of tests/cli/import/hand_written.py. of: its class
+def written(of, inputs, **options):
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli", "import")
+    sys.path.insert(0, path)
+    import hand_written
+    args = ",".join(f"{name}={value!r}" for name, value in options.items())
+    return Entry(f"{os.path.join(path, 'hand_written.py')}:{of}", lambda: Flat(getattr(hand_written, of)(**options)), [inputs], args, words=options.get("words", 0))
+
+
+class Flat(nn.Module):
+    """Of logits of tokens, those of all samples below each other, as the imported script's loss reads them"""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        output = self.model(x)
+        output = output[0] if isinstance(output, tuple) else output
+        return output.flatten(0, 1) if output.dim() == 3 else output
+
+
+GPT = {"words": 300, "width": 96, "heads": 4, "depth": 3, "context": 40}
+VIT = {"size": 32, "patch": 4, "width": 64, "heads": 4}
+LLAMA = {"words": 300, "width": 96, "heads": 4, "keys": 2, "context": 40}
+WRITTEN = {
+    **{f"gpt_{how}": written("GPT", [40], **GPT, how=how) for how in ("flash", "buffer", "made", "booleans")},
+    "gpt_short": written("GPT", [30], **GPT, how="buffer"),
+    "gpt_untied": written("GPT", [40], **GPT, tied=False),
+    **{f"vit_{how}_{pool}": written("ViT", [3, 32, 32], **VIT, how=how, pool=pool) for how in ("flash", "products") for pool in ("token", "mean", "last")},
+    **{f"llama_{how}": written("Llama", [40], **LLAMA, how=how) for how in ("grouped", "repeated", "interleaved")},
+    "llama_short": written("Llama", [30], **LLAMA),
+}
+
+BEYOND = {**WRITTEN, "fcn_resnet50": segmentation("fcn_resnet50"), "deeplabv3_resnet50": segmentation("deeplabv3_resnet50"),
           "dcgan_generator": more("dcgan_generator", [100]), "DiffusionUNet": more("DiffusionUNet", [3, 32, 32], [64]),
           "Speech": more("Speech", [1, 64, 160], classes=False)}
 
@@ -99,7 +134,7 @@ def imported(name, count, args, folder):
     one = entry(name)
     command = [args.memtide, "import", one.source, "-o", path, "--python", sys.executable]
     for shape in one.inputs:
-        command += ["--input", ",".join(map(str, shape))]
+        command += ["--input", ",".join(map(str, shape)) + (f":int64:{one.words}" if one.words else "")]
     if one.args:
         command += ["--args", one.args]
     check = count <= args.check * 1e6
@@ -142,7 +177,7 @@ def case_of(name):
     one = entry(name)
     loss = nn.CrossEntropyLoss() if one.classes else nn.MSELoss()
     return SimpleNamespace(
-        name=name, module=lambda: made(name), inputs=lambda: [(shape, torch.float32) for shape in one.inputs], batch=BATCH,
+        name=name, module=lambda: made(name), inputs=lambda: [(shape, torch.int64 if one.words else torch.float32) for shape in one.inputs], batch=BATCH,
         precision="fp32", accumulate=1, mode="train", world=1, rank=0, pytorch={}, settings={},
         optimizer=SimpleNamespace(kind="SGD", options={"lr": 0.01, "momentum": 0.9}),
         of_classes=lambda: one.classes, criteria=lambda: [(1, loss)] * one.outputs)

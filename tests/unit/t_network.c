@@ -278,7 +278,7 @@ static const struct { const char *net, *loss; Shape in; const char *message; } m
      "a mask of (3, 4) is not (4, 4)"},
     {"Graph{Arange(4) Compare(ge)<0,0> Add<-1,1>}", NULL, {2, {4, 4}}, "reads a mask, which only masked_fill"},
     {"Graph{Arange(4) Compare(ge)<0,0> ReLU<1>}", NULL, {2, {4, 4}}, "reads a mask, which only masked_fill"},
-    {"Graph{Arange(4) Sub<-1,0>}", NULL, {2, {4, 4}}, "reads what arange gives, which only ge, gt, le and lt do"},
+    {"Graph{Arange(4) Sub<-1,0>}", NULL, {2, {4, 4}}, "reads what arange gives, which only ge, gt, le, lt and an Embedding do"},
     {"Graph{Arange(4) Compare(ge)<0,-1>}", NULL, {2, {4, 4}}, "expected two values of arange"},
     {"Graph{Arange(4) Compare(ge)<0,0> Where(4, 4, 0, false, value=0)<1,1>}", NULL, {2, {4, 4}},
      "value 0 is made of whole numbers"},

@@ -28,6 +28,7 @@ says what for):
                    inputs    of forward: how many values
                    calls     [{"call": name of a child, whose args are all of forward's if it is no leaf, or "op": name of a function, "args": [...], "named": {...},
                                "out": values, "where": file:line, "bound": [[variable, value], ...],
+                               "gone": [variable, ...],
                              "cut": true where a gradient ends that something it reads would have (torch.no_grad())}]
                    returns   values
                    shapes    of all values, each with the batch first as {"batch": n}
@@ -35,10 +36,14 @@ says what for):
                  kept      names of attributes that hold a value of forward until the next one
                  evaluation  [[what, where], ...]: what evaluation computes and the training does not, or the reverse
                  frozen    full names of parameters without a gradient (requires_grad is False)
-                 constants {name: {"type": "float32" or "int64", "shape", "values"}}: tensors that depend on no input and no
+                 constants {name: {"type": "float32" or "int64", "shape", "values"}, or {"type": "mask", "shape", "diagonal", "upper"} where they are
+                         booleans, true in a triangle of the last two dimensions}: tensors that depend on no input and no
                          parameter. What forward makes them of is not described: {"op": "constant", "constant": name} is a
-                         call that gives one, before the first call that reads it
+                         call that gives one, before the first call that reads it, with "buffer": name of a buffer and "part":
+                         [[dimension, start, length], ...] of what is a view of it. Of a mask there is also "made": ["ones", "eq", ...], the
+                         functions that have made it, and "of": [type, rows, columns] of the buffer that they read
                  outputs  shapes of what the model gives, of one sample
+                 (an argument {"outside": shape, "of": "booleans", "infinities", "size" or "type"} is a constant that is not described)
                  task     what the outputs are: "tokens" (logits of each token), "classes" (logits, dimension 1), "values"
                  check    of that step: batch, inputs, targets, loss, outputs, gradients {name: norm}; with weights
                  source, inputs  as in the request
@@ -47,7 +52,7 @@ says what for):
 
 Values are numbered within a module: its inputs first, then what each call gives. An argument is {"value": n},
 {"parameter": full name}, {"batch": n} (n times the batch), {"word": text} for what JSON has no word for, or itself.
-"bound" says what variables have been bound to since the call before."""
+"bound" says what variables have been bound to since the call before, "gone" which are no more there: those of a function that has returned."""
 import contextlib
 import ctypes
 import importlib
@@ -321,8 +326,32 @@ class Constants:
                 self.buffers = dict(self.construct_again().named_buffers(remove_duplicate=False))
         return self.buffers[name]
 
+    def describe_mask(self, tensor):
+        """Of booleans the triangle that they are, or nothing"""
+        rows = tensor.reshape(tensor.shape[-2:]) if tensor.dim() > 1 and tensor.numel() == tensor.shape[-1] * tensor.shape[-2] else None
+        if rows is None or not 0 < rows.numel():
+            return None
+        first = int(rows[0].int().sum())
+        for upper, diagonal in (False, first - 1), (True, rows.shape[1] - first):
+            if torch.equal(rows, torch.ones_like(rows).triu(diagonal) if upper else torch.ones_like(rows).tril(diagonal)):
+                key = tuple(tensor.shape), diagonal, upper
+                if key not in self.names:
+                    self.names[key] = f"c{len(self.names)}"
+                    self.described[self.names[key]] = {"type": "mask", "shape": list(tensor.shape), "diagonal": diagonal, "upper": upper}
+                return self.names[key]
+        return None
+
+    def refused(self, tensor):
+        """Why it is not described: a word of model.lua's"""
+        if tensor.dtype == torch.bool:
+            return "booleans"
+        finite = not tensor.dtype.is_floating_point or bool(tensor.isfinite().all())
+        return "size" if finite and tensor.numel() > MOST_NUMBERS else "type" if finite else "infinities"
+
     def describe(self, tensor):
         """Its name, equal for equal ones; nothing where JSON or memtide has no word for it"""
+        if tensor.dtype == torch.bool:
+            return self.describe_mask(tensor)
         whole = tensor.dtype in (torch.int64, torch.int32)
         if not (whole or tensor.dtype == torch.float32) or not 0 < tensor.numel() <= MOST_NUMBERS or tensor.dim() == 0:
             return None
@@ -337,9 +366,30 @@ class Constants:
         return self.names[key]
 
 
+def part_of(view, whole):
+    """[[dimension, start, length], ...]: what the view leaves out of the whole, dimensions of 1 apart; nothing where it is another one"""
+    large = [place for place, size in enumerate(whole.shape) if size > 1]
+    sizes = [(size, stride) for size, stride in zip(view.shape, view.stride()) if size > 1]
+    if len(sizes) != len(large) or not whole.is_contiguous():
+        return None
+    part, offset = [], view.storage_offset() - whole.storage_offset()
+    for (size, stride), place in zip(sizes, large):
+        if stride != whole.stride(place):
+            return None
+        start, offset = divmod(offset, stride)
+        if size < whole.shape[place]:
+            part.append([place, start, size])
+    return part
+
+
+def same_storage(a, b):
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
 class Trace(TorchFunctionMode):
     def __init__(self, model, leaves, constants):
         super().__init__()
+        self.origin = {}  # of constants that functions have made, by the tensor's id: (a buffer's name or nothing, functions that allocate)
         self.constants, self.known, self.changed = constants, {}, False  # known: numbers of constants by the tensor's id
         self.read = {}  # buffers: their constants
         self.used = set()  # names of parameters and buffers that a forward reads itself
@@ -385,12 +435,31 @@ class Trace(TorchFunctionMode):
         finally:
             self.quiet -= 1
 
+    def place_of(self, tensor):
+        """Where a constant's numbers are from: of a view of a buffer that one and the part of it; of a mask what has made it"""
+        buffer, functions = self.origin.get(id(tensor), (None, []))
+        numbers, whole = self.known[id(tensor)], buffer and self.constants.buffer(buffer)
+        self.quiet += 1
+        try:
+            if numbers.dtype == torch.bool:
+                of = {} if whole is None else {"buffer": buffer, "of": [str(whole.dtype)[6:], *([1, 1, *whole.shape][-2:])]}
+                return {"made": functions, **of}
+            part = part_of(numbers, whole) if whole is not None and not functions and numbers.dtype == torch.float32 else None
+            name = None if part is None else self.constants.describe(whole)
+            if name is None:
+                return {}
+            self.read[buffer] = name
+            self.used.add(buffer)
+            return {"buffer": buffer, "part": part}
+        finally:
+            self.quiet -= 1
+
     def encode_tensor(self, tensor):
         name = self.constant_name(tensor)
         if name and id(tensor) in self.buffers:
             self.read[self.buffers[id(tensor)]] = name
         elif name:
-            self.note({"op": "constant", "args": [], "named": {}, "constant": name}, [tensor], sys._getframe())
+            self.note({"op": "constant", "args": [], "named": {}, "constant": name, **self.place_of(tensor)}, [tensor], sys._getframe())
         value = self.frames[-1].values.get(id(tensor))
         if value is not None:
             return {"value": value}
@@ -398,7 +467,8 @@ class Trace(TorchFunctionMode):
             if id(tensor) in names:
                 self.used.add(names[id(tensor)])
                 return {kind: names[id(tensor)]}
-        return {"outside": list(tensor.shape)}
+        known = self.known.get(id(tensor))
+        return {"outside": list(tensor.shape), **({} if known is None else {"of": self.constants.refused(known)})}
 
     # -- variables
 
@@ -422,6 +492,7 @@ class Trace(TorchFunctionMode):
         top = self.frames[-1]
         now = self.bound_now(frame)
         record["bound"] = [[name, value] for name, value in now.items() if top.bound.get(name) != value]
+        record["gone"] = [name for name in top.bound if name not in now]
         record["where"] = place(frame)
         top.bound = now
         self.alive.extend(results)
@@ -458,9 +529,16 @@ class Trace(TorchFunctionMode):
         except Exception:
             return None
 
-    def keep(self, results, numbers):
+    def origin_of(self, tensor):
+        return self.origin.get(id(tensor)) or (self.buffers.get(id(tensor)), [])
+
+    def keep(self, results, numbers, op, given):
+        sources = [self.origin_of(one) for one in given if self.numbers_of(one) is not None]
         for tensor, one in zip(results, numbers):
             self.alive.append(tensor)
+            view = any(same_storage(one, self.numbers_of(other)) for other in given if self.numbers_of(other) is not None)
+            functions = [name for _, names in sources for name in names] + ([] if view else [op.rsplit(".", 1)[-1].strip("_")])
+            self.origin[id(tensor)] = next((name for name, _ in sources if name), None), functions
             self.known[id(tensor)] = one
             for name, buffer in (self.constants.buffers or {}).items():
                 same = one.dtype == torch.int64 and one.is_contiguous() and one.data_ptr() == buffer.data_ptr()
@@ -477,7 +555,7 @@ class Trace(TorchFunctionMode):
         numbers = self.computed(op, func, args, kwargs)
         if numbers is not None:
             result = func(*args, **kwargs)
-            self.keep(tensors_in(result, []), tensors_in(numbers, []))  # none of what is changed in place
+            self.keep(tensors_in(result, []), tensors_in(numbers, []), op, tensors_in([args, kwargs], []))  # none of what is changed in place
             return result
         if op.endswith(".zero_") and args and self.zeroed(args[0], sys._getframe(1)):
             return func(*args, **kwargs)
@@ -650,7 +728,7 @@ def frame_description(first, second):
 
 def steps_of(frame):
     """A frame's description without what is of the caller, and of no other value: names of variables, lines"""
-    return {**frame, "calls": [{key: value for key, value in call.items() if key not in ("bound", "where")} for call in frame["calls"]]}
+    return {**frame, "calls": [{key: value for key, value in call.items() if key not in ("bound", "gone", "where")} for call in frame["calls"]]}
 
 
 def plain(value):

@@ -11,16 +11,18 @@
 --   {tag = "function", layer, form} the same layer as a function: F.relu(x)
 --   {tag = "operand", form}         in parentheses if it is a sum or a product
 --   {tag = "sequential", names, bare, form, ...}   names[i]: false where it is the position; bare: nn.ModuleList
---   {tag = "parameters", names, form, ...}  nn.ParameterDict of layers
+--   {tag = "dict", kind, names, form, ...}  nn.ParameterDict or nn.ModuleDict of layers
+--   {tag = "shared", name, owner}   a layer that others share parameters with: a variable of the function that makes the module `owner`
 --   {tag = "graph", keys, order, inputs, steps, returns, form, ...}  children: see model.lua
 --   {tag = "apply", name, names, form, ...}  a call of a function of the script, whose parameters have these names
+--   {tag = "lent", name, owner}     the same where another function makes that module: a parameter
 --   {tag = "parameter", name}       of the function that the form is in
 local forms = {}
 
-local LAYERS = {parameters = true, layer = true, frozen = true, sequential = true, graph = true, apply = true}
+local LAYERS = {dict = true, shared = true, layer = true, frozen = true, sequential = true, graph = true, apply = true}
 -- Fields that are the same in all cases of a form
 local FIXED = {tag = true, kind = true, name = true, names = true, n = true, keys = true, order = true, inputs = true,
-  binds = true, out = true, bare = true}
+  binds = true, out = true, bare = true, owner = true}
 
 local KEYWORDS = {}
 for word in ("and break do else elseif end false for function goto if in local nil not or repeat return then true until while"):gmatch "%a+" do
@@ -60,6 +62,14 @@ end
 
 function forms.identity(form) return identity(form) end
 
+-- Is there a form of that tag in it?
+function forms.holds(form, tag)
+  if type(form) ~= "table" then return false end
+  if form.tag == tag then return true end
+  for _, one in pairs(form) do if forms.holds(one, tag) then return true end end
+  return false
+end
+
 local function is_constant(form)
   return type(form) == "number" or type(form) == "boolean" or type(form) == "table" and (form.tag == "list" or form.tag == "constant")
 end
@@ -82,7 +92,8 @@ function forms.unify(list, parameter, hint)
   local first = list[1]
   local function as_parameter() return {tag = "parameter", name = parameter(list, hint)} end
   local function equal(of) return all(list, function(one) return of(one) == of(first) end) end
-  if equal(identity) then return first end
+  if type(first) == "table" and first.tag == "lent" then return as_parameter() end
+  if equal(identity) and not forms.holds(first, "lent") then return first end
   local constants = all(list, is_constant) or hint[2] and all(list, function(one) return not forms.is_layer(one) end)
   if constants then return as_parameter() end
   local function fails() return all(list, forms.is_layer) and as_parameter() or nil end

@@ -1,6 +1,7 @@
 -- The statements of a forward function, from its steps: which values get a variable is as in the Python code, since a
 -- variable keeps its value alive (docs/pytorch.md). What had none there is written where it is used.
 local forms = require "memtide.import.forms"
+local util = require "memtide.base.util"
 
 local forward = {}
 
@@ -32,8 +33,14 @@ function Writer:variable_of(n)
   return best
 end
 
--- A variable for a value that has none in Python, named after the child that gives it.
+-- A variable for a value that has none in Python, named after the child that gives it: it is released once nobody reads it.
 function Writer:temporary(form)
+  local name = self:new_name(form)
+  self.released[name] = true
+  return name
+end
+
+function Writer:new_name(form)
   local child = form and form.tag == "text" and type(form[1]) == "string" and form[1]:match "^self%.([%w_]+)$"
   if child and not self.reserved[child] then
     self.reserved[child] = true
@@ -79,6 +86,19 @@ function Writer:assign(name, n, text)
   end
   self:line(("%s%s = %s"):format(self.declared[name] and "" or "local ", name, text))
   self.declared[name], self.holds[name], self.since[name] = true, n, self:tick()
+end
+
+-- Lets go what variables hold that Python has not, or no more, once nobody reads it, as PyTorch does.
+function Writer:release()
+  for _, name in ipairs(util.sorted_keys(self.released)) do
+    local n = self.holds[name]
+    local needed = n and ((self.last[n] or 0) >= self.at or self:awaits(n, self.pending))
+    for _, one in ipairs(n and self.bindings[n] or {}) do needed = needed or one.at >= self.at end
+    if n and not needed then
+      self:line(name .. " = nil")
+      self.holds[name] = nil
+    end
+  end
 end
 
 function Writer:tick()
@@ -134,10 +154,11 @@ function Writer:text(one)
   end)
 end
 
--- A variable of the Python code has got that value.
+-- A variable of the Python code has got that value; nil: it is gone.
 function Writer:bind(name, n)
   name = forward.name(name)
-  if self.holds[name] == n then return end
+  self.released[name] = n == nil or nil
+  if n == nil or self.holds[name] == n then return end
   if self:place_of(n) then
     while self.pending[1].n ~= n do self:flush() end
     return self:flush(name)
@@ -167,11 +188,11 @@ end
 -- Returns the names of the inputs and the lines.
 function forward.write(graph, show)
   local self = setmetatable({show = show, holds = {}, since = {}, declared = {}, pending = {}, lines = {},
-    uses = {}, last = {}, bindings = {}, by_name = {}, clock = 0, temporaries = 0, at = 0, reserved = {}}, Writer)
+    uses = {}, last = {}, bindings = {}, by_name = {}, clock = 0, temporaries = 0, at = 0, reserved = {}, released = {}}, Writer)
   for k, step in ipairs(graph.steps) do
     values_in(step[1], function(n) self.uses[n], self.last[n] = (self.uses[n] or 0) + 1, k end)
     for _, one in ipairs(step.binds) do
-      local name, n = forward.name(one[1]), one[2]
+      local name, n = forward.name(one[1]), one[2] or false
       self.reserved[name] = true
       self.bindings[n], self.by_name[name] = self.bindings[n] or {}, self.by_name[name] or {}
       table.insert(self.bindings[n], {name = name, at = k})
@@ -182,7 +203,7 @@ function forward.write(graph, show)
   local inputs = {}
   for _, one in ipairs(graph.steps[1] and graph.steps[1].binds or {}) do
     local name, n = forward.name(one[1]), one[2]
-    if n < graph.inputs and not inputs[n + 1] and not self.holds[name] then
+    if n and n < graph.inputs and not inputs[n + 1] and not self.holds[name] then
       inputs[n + 1], self.holds[name], self.since[name], self.declared[name] = name, n, self:tick(), true
     end
   end
@@ -195,6 +216,7 @@ function forward.write(graph, show)
   for k, step in ipairs(graph.steps) do
     self.at = k
     for _, one in ipairs(step.binds) do self:bind(one[1], one[2]) end
+    self:release()
     local one = self:entry(step.out, step[1])
     self.pending[#self.pending + 1] = one
   end

@@ -6,7 +6,7 @@ local forward = require "memtide.import.forward"
 local Functions = {}
 Functions.__index = Functions
 
-local PLAIN = {["torch.nn.Sequential"] = true, ["torch.nn.ModuleList"] = true}
+local PLAIN = {["torch.nn.Sequential"] = true, ["torch.nn.ModuleList"] = true, ["torch.nn.ModuleDict"] = true}
 
 local function replace(form, change)
   local new = change(form)
@@ -115,14 +115,16 @@ local function unify(list, modules)
     local shared = not forms.is_layer(values[1]) -- a layer in two places would have its parameters once
     if found[key] and shared then return found[key].name end
     local given = known[key]
+    local lent = type(values[1]) == "table" and values[1].tag == "lent" and values[1].name
     local constant = type(values[1]) == "table" and values[1].tag == "constant"
-    local name = given and given[1] or hint[2] or hint[1] or constant and "numbers" or "layer"
+    local name = lent or given and given[1] or hint[2] or hint[1] or constant and "numbers" or "layer"
     if not name:match "^[%a_][%w_]*$" then name = "layer" end
     if taken[name] and hint[1] and hint[2] then name = ("%s_%s"):format(hint[1]:gsub("^%d", "n%0"), hint[2]) end
     local base, count = forward.name(name), 2
     name = base
     while taken[name] do name, count = base .. count, count + 1 end
     taken[name] = true
+    for i, one in ipairs(lent and values or {}) do values[i] = {tag = "shared", name = one.name, owner = one.owner} end
     found[key] = {name = name, values = values, rank = given and given[2] or 1000 + #found}
     found[#found + 1] = found[key]
     return name
@@ -165,8 +167,20 @@ function Functions:name_for(class)
   return name
 end
 
+-- Shared layers, which are variables of the function that makes the module, but parameters of another one: sets `locals` to their names.
+local function with_lent(form, module, locals)
+  return replace(form, function(one)
+    if type(one) ~= "table" or one.tag ~= "shared" then return nil end
+    if one.owner ~= module.name then return {tag = "lent", name = one.name, owner = one.owner} end
+    if not locals[one.name] then locals[one.name], locals[#locals + 1] = true, one.name end
+    return nil
+  end)
+end
+
 -- Makes one function of modules with these forms.
 function Functions:define(modules, list)
+  local locals = {}
+  for i, one in ipairs(list) do list[i] = with_lent(one, modules[i], locals) end
   local form, parameters = unify(list, modules)
   if not form then
     for i, module in ipairs(modules) do self:define({module}, {list[i]}) end
@@ -176,7 +190,8 @@ function Functions:define(modules, list)
     self.done[modules[1].name] = form
     return
   end
-  local one = {name = self:name_for(modules[1].class), form = form, parameters = {}}
+  local one = {name = self:name_for(modules[1].class), form = form, parameters = {}, locals = {}}
+  for i, name in ipairs(locals) do one.locals[i] = {name = name, form = self.shared[name]} end
   for i, parameter in ipairs(parameters) do one.parameters[i] = parameter.name end
   self.list[#self.list + 1] = one
   for k, module in ipairs(modules) do
@@ -237,13 +252,17 @@ end
 
 -- The form of a module as it is written in its parent
 function Functions:final(name)
-  return self.model.frozen_form(self.model.by_name[name], self:plain(name))
+  local module = self.model.by_name[name]
+  local form = self.model.frozen_form(module, self:plain(name))
+  if not module.shared then return form end
+  self.shared[module.shared.name] = form
+  return module.shared
 end
 
 -- model: of model.lua. Returns the functions {{name, form, parameters = {name, ...}}, ...}, each after those that it
 -- calls, and the form of the whole network.
 return function(model)
-  local self = setmetatable({model = model, done = {}, started = {}, list = {},
+  local self = setmetatable({model = model, done = {}, started = {}, list = {}, shared = {},
     names = {nn = true, mt = true, F = true, optim = true, times = true}}, Functions)
   local root = self:final ""
   return self.list, root

@@ -5,12 +5,14 @@
 local constants = require "memtide.import.constants"
 local forms = require "memtide.import.forms"
 local graph = require "memtide.net.graph"
+local heads = require "memtide.import.heads"
 local spelling = require "memtide.import.spelling"
 local wide = require "memtide.import.wide"
 local text = forms.text
 
 local model = {}
 local MOST_INPUTS = 8 -- of a graph
+local DICT = "torch.nn.ModuleDict"
 local CUT = "of what has a gradient, under torch.no_grad()"
 
 local Model = {}
@@ -50,7 +52,7 @@ function Model:path_of(module, name)
   for key in rest:gmatch "[^.]+" do
     local child = self.by_name[at.name == "" and key or at.name .. "." .. key]
     if key:find "^%d" and at.bare then path = ("%s[%d]"):format(path, key + 1)
-    elseif at == module then path = path .. forms.index(key)
+    elseif at == module or at.class == DICT then path = path .. forms.index(key)
     else unsaid(("the child %s of %s, by its name"):format(key, at.name)) end
     at = child
   end
@@ -150,6 +152,13 @@ function Model:parts_of(module, name)
   return child
 end
 
+-- Constants that are not described
+local OUTSIDE = {
+  booleans = 'a mask of booleans that is no triangle (expected one that hides later steps)',
+  infinities = 'a constant with infinities (expected scores.masked_fill(mask, float("-inf")) for scores + mask)',
+  size = "a constant of more than a million numbers", type = "a constant of another type than float32 and int64",
+}
+
 -- The form of an argument. index: it may be whole numbers.
 local function value_in(self, module, index)
   return function(value)
@@ -158,7 +167,12 @@ local function value_in(self, module, index)
       return value
     end
     local constant = constant_of(self, module, value)
+    if constant and constant.type == "mask" then unsaid "a mask of booleans, which masked_fill alone reads," end
     if constant and constant.type == "int64" and not index then unsaid "a constant of whole numbers" end
+    local apart = module.heads[value.value]
+    if apart and apart.copied then apart = nil end
+    if apart and apart.times then unsaid(heads.REPEATED) end
+    if apart and apart.flat then return heads.text(apart, module.shapes[value.value + 1]) end
     if module.wide[value.value] then unsaid(("a value of %d dimensions"):format(#module.wide[value.value].order)) end
     if math.type(value.value) == "integer" then return {tag = "value", n = value.value} end
     if value.value then unsaid "a value that was written to through another one, or by a child," end
@@ -173,7 +187,7 @@ local function value_in(self, module, index)
       if constant and key and not key:find "%." then return {tag = "text", "self." .. key} end
       unsaid(("the buffer %s"):format(value.buffer))
     end
-    unsaid "a tensor that is no value of forward"
+    unsaid(OUTSIDE[value.of] or "a tensor that is no value of forward")
   end
 end
 
@@ -225,14 +239,28 @@ local FORWARD = {MultiheadAttention = {"query", "key", "value", "key_padding_mas
 local INPUTS = {MultiheadAttention = 3}
 local NO_MATTER = {need_weights = true, average_attn_weights = true} -- of what is given back beside the output
 
--- Notes, once for each call's line, that eager PyTorch keeps the scores of a call that asks for the weights, too.
-function Model:check_weights(child, call)
-  local asks = call.named.need_weights
-  if asks == nil then asks = call.args[5] end
-  if child.kind ~= "MultiheadAttention" or asks == false or self.asks[call.where] then return end
-  self.asks[call.where] = true
-  self.differs[#self.differs + 1] = ('%s: PyTorch computes the weights of %s, too (need_weights = True), and needs more memory than framework = "pytorch" predicts')
-    :format(call.where, child.class)
+-- The option of attention that is an argument of its forward in PyTorch: need_weights is true there if nothing is said.
+function Model:note_weights(module, child, call)
+  if child.kind ~= "MultiheadAttention" then return end
+  local function given(i, name) if call.named[name] ~= nil then return call.named[name] else return call.args[i] end end
+  local asks = given(5, "need_weights") ~= false
+  local options = {need_weights = asks, average_attn_weights = not asks or given(7, "average_attn_weights") ~= false, weights_held = false}
+  for _, other in ipairs(asks and module.calls or {}) do
+    for _, one in ipairs(other.bound) do if one[2] == call.out[2] then options.weights_held = true end end
+  end
+  for name, value in pairs(options) do
+    if child.asked and child.asked[name] ~= value then unsaid(("%s, which is asked for its weights in one call and not in another,"):format(child.class)) end
+  end
+  child.asked = options
+end
+
+-- The form of the numbers that an nn.Embedding is called with, if they are the same for each batch: of 0, 1, 2, ..., or others
+local function constant_index(self, module, one)
+  local constant = constant_of(self, module, one)
+  if not constant or constant.type ~= "int64" then return nil end
+  local counts = #constants.shape(constant) <= 1 or #constant.values == 1
+  for i, x in ipairs(constant.values) do counts = counts and x == i - 1 end
+  return counts and not one.buffer and text("nn.arange(", #constant.values, ")") or value_in(self, module, true)(one)
 end
 
 -- The values that a layer is called with; raises where it is called with something that the layer here does not take.
@@ -260,7 +288,7 @@ function Model:call_of_child(module, call)
   local out = text(self:path_of(module, call.call), "(")
   if child.options then
     given = inputs_of_layer(child, call)
-    self:check_weights(child, call)
+    self:note_weights(module, child, call)
   end
   if child.inputs and #given ~= child.inputs then
     unsaid(("%s with %d values in place of %d (in a dict?)"):format(child.class, #given, child.inputs))
@@ -269,10 +297,63 @@ function Model:call_of_child(module, call)
   if dim then out[#out] = out[#out] .. "nn.cat({" end
   for i, one in ipairs(given) do
     if i > 1 then out[#out + 1] = ", " end
-    out[#out + 1] = value(one)
+    out[#out + 1] = child.kind == "Embedding" and constant_index(self, module, one) or value(one)
   end
   out[#out + 1] = dim and ("}, %d))"):format(dim) or ")"
   return {out}
+end
+
+-- A part of a buffer of the module's own; nil: it is another one's, or it is not described
+function Model:part_of_buffer(module, call, shape)
+  local key, whole = relative(module, call.buffer), self.constants[self.constant_of_buffer[call.buffer]]
+  if not whole or not key or key:find "%." or #whole.shape > 4 or #shape > 4 then return nil end
+  local form, sizes = text("self." .. key), table.move(whole.shape, 1, #whole.shape, 1, {})
+  for _, one in ipairs(call.part) do
+    form[#form + 1] = (":narrow(%d, %d, %d)"):format(table.unpack(one))
+    sizes[one[1] + 1] = one[3]
+  end
+  if forms.identity(sizes) ~= forms.identity(shape) then form[#form + 1] = (":view({%s})"):format(table.concat(shape, ", ")) end
+  return form
+end
+
+-- ---- masks: PyTorch's step asks how they are made
+
+-- Notes once what PyTorch does and the script does not say.
+function Model:differ(what)
+  if self.told[what] then return end
+  self.told[what], self.differs[#self.differs + 1] = true, what
+end
+
+-- A function that gives the form of an argument that is a mask, or nil
+function Model:mask_of(module)
+  return function(one)
+    local constant = type(one) == "table" and is_reference(one) and constant_of(self, module, one)
+    if not constant or constant.type ~= "mask" then return nil end
+    if one.value then return {tag = "value", n = one.value} end
+    local rows, columns = table.unpack(constant.shape, #constant.shape - 1)
+    return self:mask(module, constant, {made = {}, buffer = one.buffer, of = {"bool", rows, columns}, where = ""})
+  end
+end
+
+local MADE = {["ones,tril"] = "ones", ["ones,triu"] = "ones", ["ones,tril,eq"] = "numbers", ["ones,triu,eq"] = "numbers"}
+
+-- The form of a mask: in a buffer that the module has, or made in its forward
+function Model:mask(module, constant, call)
+  local n = #constant.shape
+  local rows, columns = constant.shape[n - 1], constant.shape[n]
+  local functions, key = table.concat(call.made, ","), call.buffer and relative(module, call.buffer)
+  local buffered = key and not key:find "%." and ({["bool:"] = "booleans", ["float32:eq"] = "buffer"})[call.of[1] .. ":" .. functions]
+  if buffered then
+    module.own_masks[key] = {tag = "layer", kind = "Mask", options = {rows = rows, columns = columns, diagonal = constant.diagonal,
+      upper = constant.upper, made = buffered, of = {tag = "list", call.of[2], call.of[3]}}}
+    return text("self." .. key)
+  end
+  local made = not call.buffer and MADE[functions]
+  if not made then
+    self:differ(('%s: PyTorch makes a mask in a way that framework = "pytorch" does not know: it predicts torch.ones(%d, %d, dtype=torch.bool).tril()')
+      :format(call.where, rows, columns))
+  end
+  return text(("nn.mask(%d, %d, %d, %s"):format(rows, columns, constant.diagonal, constant.upper), made == "numbers" and ', {made = "numbers"})' or ")")
 end
 
 -- A constant that forward makes. Sizes of 1 say nothing; where all others are too many it is a wide value.
@@ -282,9 +363,14 @@ function Model:call_of_constant(module, call)
   local out, constant = call.out[1], self.constants[call.constant]
   if not constant then unsaid "a constant of the batch, or one that forward changes" end
   local shape = module.shapes[out + 1]
+  module.constants[out] = constant
+  if constant.type == "mask" then return {self:mask(module, constant, call)} end
+  if call.buffer then
+    local form = self:part_of_buffer(module, call, shape)
+    if form then return {form} end
+  end
   local form = text("nn.tensor(", {tag = "constant", name = call.constant}, WITHOUT_TYPE[constant.type])
   if #constants.shape(constant) > 4 then unsaid "a constant of more than 4 dimensions" end
-  module.constants[out] = constant
   return {wide.constant(form, shape, out, module.wide)}
 end
 
@@ -294,12 +380,17 @@ function Model:call_of_function(module, call)
   local value = value_in(self, module)
   local op = {name = call.op, args = call.args, named = call.named, shapes = module.shapes, out = call.out,
     value = value, index = value_in(self, module, true), layer_of = self:layer_of(module),
-    operand = function(one) return {tag = "operand", value(one)} end, shape_of = function(name) return self.shape_of_parameter[name] end}
-  local form, what = wide.call(op, spelling.short(op.name), module.wide)
-  if form then return {form} elseif form == false then unsaid(("%s: %s"):format(op.name, what)) end
+    operand = function(one) return {tag = "operand", value(one)} end, mask = self:mask_of(module), tell = function(what) self:differ(("%s: %s"):format(call.where, what)) end,
+    of_embedding = function(name) return (self.by_name[name:match "^(.*)%.[^.]+$" or ""] or {}).kind == "Embedding" end,
+    shape_of = function(name) return self.shape_of_parameter[name] end, note = function(n, part) heads.note(module.heads, n, part) end}
+  for _, way in ipairs{heads, wide} do
+    local form, what = way.call(op, spelling.short(op.name), way == wide and module.wide or module.heads)
+    if form then return form.tag and {form} or form elseif form == false then unsaid(("%s %s"):format(op.name, what)) end
+  end
   for _, one in ipairs(given_to(call)) do
     local constant = constant_of(self, module, one)
-    if one.parameter then one.shape = self.shape_of_parameter[one.parameter] else op.index(one) end
+    local masks = constant and constant.type == "mask" and spelling.reads_mask(op.name)
+    if one.parameter then one.shape = self.shape_of_parameter[one.parameter] elseif not masks then op.index(one) end
     if constant then one.shape = constant.shape end
   end
   local list, why = spelling.call(op)
@@ -320,6 +411,7 @@ end
 function Model:steps_of(module)
   local steps, bound = {}, {}
   for _, call in ipairs(module.calls) do
+    for _, name in ipairs(call.gone or {}) do bound[#bound + 1] = {name} end
     table.move(call.bound, 1, #call.bound, #bound + 1, bound)
     local good, list = pcall(call.op and self.call_of_function or self.call_of_child, self, module, call)
     if not good and getmetatable(list) ~= Unsaid then error(list, 0) end
@@ -371,7 +463,7 @@ function Model:tidy(module, steps, returns)
       else
         local form, known = renumbered(step[1], final), {}
         for _, one in ipairs(bound) do
-          if final(one[2]) then known[#known + 1] = {one[1], final(one[2])} end
+          if not one[2] or final(one[2]) then known[#known + 1] = {one[1], one[2] and final(one[2])} end
         end
         number[step.out], count = count, count + 1
         kept[#kept + 1] = {out = number[step.out], form, binds = known}
@@ -408,6 +500,23 @@ local function sequential(module)
     form.names[i] = one[1] ~= tostring(i - 1) and one[1] or false
   end
   return form
+end
+
+-- nn.ModuleDict, without what is never called
+function Model:dict(module)
+  local form = {tag = "dict", kind = "ModuleDict", names = {}}
+  for _, one in ipairs(module.children) do
+    local child = self.by_name[one[2]]
+    if not child.unused or child.list and #child.children > 0 then
+      form.names[#form + 1], form[#form + 1] = one[1], {tag = "module", name = one[2]}
+    else self:left_out(child) end
+  end
+  return form
+end
+
+function Model:left_out(child)
+  if child.weights == 0 then return end
+  self.notes[#self.notes + 1] = ("%s (%d parameters) is never called, and is left out"):format(child.name, child.weights)
 end
 
 -- Where a text reads self.key; 0: nowhere
@@ -466,7 +575,7 @@ function Model:graph(module)
   for _, one in ipairs(module.buffers) do
     if read:find("self." .. one[1] .. "[^%w_]") then
       form.keys[#form.keys + 1] = one[1]
-      form[#form + 1] = {tag = "layer", kind = "Buffer", options = {values = {tag = "constant", name = one[4]},
+      form[#form + 1] = module.own_masks[one[1]] or {tag = "layer", kind = "Buffer", options = {values = {tag = "constant", name = one[4]},
         dtype = self.constants[one[4]].type}}
     end
   end
@@ -478,10 +587,7 @@ function Model:graph(module)
       end
       form.keys[#form.keys + 1] = one[1]
       form[#form + 1] = {tag = "module", name = one[2]}
-    elseif child.weights > 0 then
-      local note = ("%s (%d parameters) is never called, and is left out"):format(one[2], child.weights)
-      self.notes[#self.notes + 1] = note
-    end
+    else self:left_out(child) end
   end
   form.order = self:order(form, read)
   return form
@@ -503,7 +609,7 @@ end
 
 -- nn.Linear's parameters, as they start there
 function Model:parameters_of(module)
-  local form = {tag = "parameters", names = {}}
+  local form = {tag = "dict", kind = "ParameterDict", names = {}}
   for i, one in ipairs(module.parameters) do
     form.names[i], form[i] = one[1], self:own_form(module, {tag = "layer", kind = "Parameter", options = {shape = {tag = "list",
       table.unpack(one[2])}, init = "uniform", std = 1, bound = module.options.in_features ^ -0.5}}, one[1])
@@ -517,11 +623,14 @@ function Model:form_of(module)
   if module.options then
     local form, why = spelling.layer(module.kind, module.options)
     self:check_layer(module)
+    if form and module.tied then form.options.tied = module.tied end
+    for name, value in pairs(form and module.asked or {}) do form.options[name] = value end
     if form then return form end
     self:problem(why, self.called_at[module.name])
     return {tag = "layer", kind = "Identity", options = {}}
   end
   if module.list then
+    if module.class == DICT then return self:dict(module) end
     if not is_digits(module.children) then self:problem(("the names of %s"):format(module.name), module.class) end
     return sequential(module)
   end
@@ -543,7 +652,7 @@ function Model:check_again(module)
   local notes = #self.notes
   for _, other in ipairs(module.again or {}) do
     for name in pairs(first) do module[name] = other[name] end
-    module.wide, module.constants = {}, {}
+    module.wide, module.heads, module.constants, module.own_masks = {}, {}, {}, {}
     local form, place = self:form_of(module), other.calls[1] or first.calls[1]
     if forms.identity(unnamed(form)) ~= forms.identity(unnamed(self.raw[module.name])) then
       self:problem(("%s, which computes something else when it is called again"):format(module.class), place and place.where)
@@ -553,17 +662,82 @@ function Model:check_again(module)
   for i = #self.notes, notes + 1, -1 do self.notes[i] = nil end
 end
 
+-- ---- parameters of two modules
+
+-- A weight has two names: notes the modules that have it, self.sharing[first name] = {module, ...}
+function Model:note_sharing(module, full, first)
+  local group = self.sharing[first] or {full_of = {}}
+  if not self.sharing[first] then
+    self.sharing[first], self.sharing[#self.sharing + 1] = group, group
+    group.name, group[1] = first, self.by_name[first:match "^(.*)%.[^.]+$" or ""]
+  end
+  group[#group + 1] = module
+  group.full_of[module] = full
+end
+
+-- Numbers of modules in the order in which they are called first, each after those that call it
+local function order_of_calls(self)
+  local rank, count = {}, 0
+  local function visit(module)
+    if not module or rank[module] then return end
+    rank[module], count = count, count + 1
+    for _, call in ipairs(module.calls or {}) do
+      if call.call then visit(self.by_name[call.call]) end
+    end
+  end
+  visit(self.by_name[""])
+  return rank
+end
+
+-- The innermost module that has all of them in it, is no list, and is no layer
+local function holder_of(self, list)
+  local name = list[1].name
+  repeat
+    name = name:match "^(.*)%.[^.]+$" or ""
+    local all = not self.by_name[name].list
+    for _, one in ipairs(list) do all = all and (name == "" or one.name:sub(1, #name + 1) == name .. ".") end
+  until all
+  return self.by_name[name]
+end
+
+-- Linear layers take their weight from the layer that is called first, which is a variable of the function that makes both.
+function Model:tie()
+  local rank = order_of_calls(self)
+  for _, group in ipairs(self.sharing) do
+    local good, first = true, nil
+    for _, one in ipairs(group) do
+      good = good and one.options ~= nil and rank[one] ~= nil and one.parameters[1][1] == "weight" and one.parameters[1][3] == group.name
+      if good and (not first or rank[one] < rank[first]) then first = one end
+    end
+    for _, one in ipairs(group) do good = good and (one == first and (one.kind == "Embedding" or one.kind == "Linear") or one.kind == "Linear") end
+    for i = 2, good and 0 or #group do
+      local one = group[i]
+      self:problem(("%s is %s, a parameter of two modules (expected an nn.Linear with the weight of the nn.Embedding or nn.Linear that is called before it)")
+        :format(group.full_of[one], group.name), self.called_at[one.name])
+    end
+    if good then
+      local word, count = first.name:match "[^.]+$", 1
+      local base = word:match "^[%a_]" and word or "layer"
+      word = base
+      while self.variables[word] do word, count = base .. count + 1, count + 1 end
+      self.variables[word] = true
+      first.shared = {tag = "shared", name = word, owner = holder_of(self, group).name}
+      for _, one in ipairs(group) do if one ~= first then one.tied = first.shared end end
+    end
+  end
+end
+
 -- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes, differs}; differs: texts of what
 -- PyTorch does and the script does not say.
 function model.read(description)
-  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, differs = {}, asks = {}, raw = {},
+  local self = setmetatable({modules = description.modules, by_name = {}, problems = {}, notes = {}, differs = {}, told = {}, raw = {},
     called_at = {}, shape_of_parameter = {}, is_frozen = {}, constants = description.constants or {},
-    constant_of_buffer = {}}, Model)
+    constant_of_buffer = {}, sharing = {}, variables = {}}, Model)
   local classes = spelling.classes()
   for _, module in ipairs(self.modules) do
     self.by_name[module.name] = module
     module.kind, module.bare = classes[module.class], module.list
-    module.results, module.weights, module.wide, module.constants = {}, 0, {}, {}
+    module.results, module.weights, module.wide, module.heads, module.constants, module.own_masks = {}, 0, {}, {}, {}, {}
     for _, one in ipairs(module.buffers) do self.constant_of_buffer[one[3]] = one[4] end
     for _, call in ipairs(module.calls or {}) do
       if call.call then self.called_at[call.call] = self.called_at[call.call] or call.where end
@@ -587,9 +761,7 @@ function model.read(description)
       local count = 1
       for _, size in ipairs(one[2]) do count = count * size end
       all[#all + 1] = {module.name, count}
-      if one[3] ~= full then
-        self:problem(("%s is %s, a parameter of two modules,"):format(full, one[3]), self.called_at[module.name])
-      end
+      if one[3] ~= full then self:note_sharing(module, full, one[3]) end
     end
     for _, one in ipairs(module.children or {}) do
       local full = full_name(module, one[1])
@@ -607,6 +779,7 @@ function model.read(description)
     end
   end
   for _, name in ipairs(description.frozen or {}) do self.is_frozen[name] = true end
+  self:tie()
   self:find_whole()
   for _, module in ipairs(self.modules) do
     if module.list or not module.unused then

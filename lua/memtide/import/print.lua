@@ -56,6 +56,7 @@ local function arguments(layer)
       end
     end
   end
+  if layer.options.tied then named[#named + 1] = "tied = " .. show(layer.options.tied) end
   local all = table.move(places, 1, #places, 1, {})
   if #named > 0 then all[#all + 1] = "{" .. table.concat(named, ", ") .. "}" end
   return all, #places == 0 and #named > 0
@@ -156,17 +157,21 @@ function TAGS.sequential(form, indent)
   return list_of_layers(items, indent, form.bare and "nn.ModuleList" or "nn.Sequential")
 end
 
-function TAGS.parameters(form, indent)
+local function field(key) return forms.is_name(key) and key or ('["%s"]'):format(key) end
+
+function TAGS.dict(form, indent)
   local items = {}
-  for i, one in ipairs(form) do items[i] = ("%s = %s"):format(form.names[i], show(one, indent + 2)) end
-  return join(items, indent, "nn.ParameterDict{", "}")
+  for i, one in ipairs(form) do items[i] = ("%s = %s"):format(field(form.names[i]), show(one, indent + 2)) end
+  return join(items, indent, ("nn.%s{"):format(form.kind), "}")
 end
+
+function TAGS.shared(form) return form.name end
 
 function TAGS.graph(form, indent)
   local pad, items = (" "):rep(indent + 2), {}
   for i, key in ipairs(form.keys) do
     local text = show(form[i], indent + 2)
-    local named = key and (forms.is_name(key) and key or ('["%s"]'):format(key))
+    local named = key and field(key)
     items[i] = named and ("%s = %s"):format(named, text) or text
   end
   if #form.order > 0 then

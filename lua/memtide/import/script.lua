@@ -54,7 +54,9 @@ function script.write(description, options)
   for i, one in ipairs(list) do
     local text = printer.show(one.form, 2)
     if root.tag == "apply" and one.name == root.name then whole = one.form end
-    parts[i] = ("local function %s(%s)\n  return %s\nend\n"):format(one.name, table.concat(one.parameters, ", "), text)
+    local lines = {}
+    for k, made in ipairs(one.locals) do lines[k] = ("  local %s = %s\n"):format(made.name, printer.show(made.form, 2)) end
+    parts[i] = ("local function %s(%s)\n%s  return %s\nend\n"):format(one.name, table.concat(one.parameters, ", "), table.concat(lines), text)
     last = one.name
   end
   local body = table.concat(parts, "\n")

@@ -40,7 +40,7 @@ local NO_MATTER = {_stacklevel = true, dtype = true, return_indices = true, spar
 function spelling.classes()
   local classes = {}
   for kind, role in pairs(roles) do
-    if role:find "[lai]" or kind == "MultiheadAttention" then classes["torch.nn." .. kind] = kind end
+    if role:find "[lai]" or kind == "MultiheadAttention" or kind == "Embedding" then classes["torch.nn." .. kind] = kind end
   end
   for class, kind in pairs(MODULES) do classes[class] = kind end
   classes["torch.nn.Transpose"], classes["torch.nn.Parameter"] = nil, nil
@@ -237,14 +237,19 @@ local function cat(op)
   return out
 end
 
--- Parts of x along a dimension, one for each result
+local MOST_PARTS = 8 -- that a script's split and unbind make
+
+-- Parts of x along a dimension, one for each result. In PyTorch they are one call, whose gradients one call puts together.
 local function parts(op)
-  local x, out, at = arg(op, 1, "input"), {}, 0
+  local x, out, at, all = arg(op, 1, "input"), {}, 0, {tag = "list"}
   local d = from_front(op, x, arg(op, 3, "dim", 0))
   for i, value in ipairs(op.out) do
-    local size = op.shapes[value + 1][d + 1]
-    if not whole(size) then return nil, "of the batch" end
-    out[i] = method(op, x, "narrow", d, at, size)
+    all[i] = op.shapes[value + 1][d + 1]
+    if not whole(all[i]) then return nil, "of the batch" end
+  end
+  local together = #all > 1 and #all <= MOST_PARTS and text("{split = ", all, "}") or nil
+  for i, size in ipairs(all) do
+    out[i] = method(op, x, "narrow", d, at, size, together)
     at = at + size
   end
   return out
@@ -253,7 +258,8 @@ end
 local function unbind(op)
   local x, out = arg(op, 1, "input"), {}
   local d = from_front(op, x, arg(op, 2, "dim", 0))
-  for i in ipairs(op.out) do out[i] = method(op, x, "select", d, i - 1) end
+  local together = #op.out <= MOST_PARTS and text("{unbind = ", #op.out, "}") or nil
+  for i in ipairs(op.out) do out[i] = method(op, x, "select", d, i - 1, together) end
   return out
 end
 
@@ -310,7 +316,7 @@ local function item(op)
         elseif not (from == 0 and to == size) then step("narrow", d, from, to - from) end
       end
       d, at = d + 1, at + 1
-    else return nil, "an index that is a tensor" end
+    else return nil, "an index that is a list or a tensor (expected x[:, -1:] for x[:, [-1]])" end
   end
   return form
 end
@@ -360,7 +366,8 @@ local function with_parameters(weight_at, kind, options)
     local layer, why = spelling.layer(kind, options(op, op.shape_of(weight.parameter), bias ~= nil))
     if not layer then return nil, why end
     local child = op.layer_of(weight.parameter, bias and bias.parameter, layer)
-    if not child then return nil, "with parameters of no layer that does the same" end
+    if not child then return nil, "with parameters of no layer that does the same" .. (weight_at == 2 and kind == "Linear"
+      and op.of_embedding(weight.parameter) and " (expected self.head = nn.Linear(..., bias=False) with self.head.weight = that of the embedding)" or "") end
     return text(child, "(", op.value(arg(op, 1, "input")), ")")
   end
 end
@@ -394,6 +401,15 @@ local function pad(op)
   if #list == 4 and #shape_of(op, x) == 4 then return method(op, x, "zero_pad2d", list_form(list)) end
   if #list == 2 and #shape_of(op, x) == 3 then return method(op, x, "zero_pad1d", list_form(list)) end
   return nil, "of other dimensions than those of an image"
+end
+
+-- What the mask names becomes a number. op.mask(argument): the form of the triangle that it is, or nil
+local function masked_fill(op)
+  local x, mask, value = arg(op, 1, "input"), op.mask(arg(op, 2, "mask")), arg(op, 3, "value")
+  if is_word(value) then value = ({inf = "math.huge", ["-inf"] = "-math.huge"})[value.word] end
+  if not mask then return nil, "with a mask that is no triangle of the last two dimensions, the same for each batch" end
+  if type(value) == "table" then return nil, "with a value that is a tensor" end
+  return method(op, x, "masked_fill", mask, value)
 end
 
 local function roll(op)
@@ -449,7 +465,7 @@ local FUNCTIONS = {
   clone = same, to = converted, type_as = same, float = same, expand = expand, expand_as = expand,
   matmul = product "matmul", bmm = product "bmm", rmatmul = product "matmul", einsum = einsum,
   linear = linear, layer_norm = layer_norm, conv2d = convolution "Conv2d", conv1d = convolution "Conv1d",
-  pad = pad, roll = roll, normalize = normalize,
+  pad = pad, roll = roll, masked_fill = masked_fill, normalize = normalize,
   randn_like = function(op) return text("nn.randn_like(", op.value(arg(op, 1, "input")), ")") end,
 }
 
@@ -458,6 +474,8 @@ function spelling.short(name)
   local last = name:match "([^.]+)$":gsub("^__", ""):gsub("__$", "")
   return last:match "^(.-)_$" or last
 end
+
+function spelling.reads_mask(name) return FUNCTIONS[spelling.short(name)] == masked_fill end
 
 -- The layer that the function is
 local function layer_call(op, row)
@@ -484,10 +502,15 @@ local function layer_call(op, row)
   return {tag = "function", layer, op.value(arg(op, 1, "input"))}
 end
 
+local OF_LOSSES = " (expected a forward that gives what the loss reads: the script's experiment has the loss)"
+local HINTS = {cross_entropy = OF_LOSSES, nll_loss = OF_LOSSES, mse_loss = OF_LOSSES, binary_cross_entropy_with_logits = OF_LOSSES,
+  view_as_complex = " (expected x * cos + rotate_half(x) * sin, of real numbers)", polar = " (expected cosines and sines, of real numbers)",
+  multi_head_attention_forward = " (expected nn.MultiheadAttention)"}
+
 -- op: {name, args, named, shapes, out, value(argument) -> form, index(argument) -> form that may hold whole numbers,
 -- operand(argument) -> form that stands beside an
 -- operator, layer_of(names of a weight and a bias, layer) -> text of the child that has them, or of `layer`, whose
--- parameters have the module's own names; nil: neither; shape_of(name of a parameter)}. Returns a form, or a list of
+-- parameters have the module's own names; nil: neither; shape_of(name of a parameter), mask(argument), of_embedding(name of a parameter)}. Returns a form, or a list of
 -- forms for several results; nil and why: it cannot be said.
 function spelling.call(op)
   local name = spelling.short(op.name)
@@ -498,7 +521,7 @@ function spelling.call(op)
     if form then return form.tag and {form} or form end
     return nil, ("%s: %s"):format(op.name, why)
   end
-  if not row then return nil, op.name end
+  if not row then return nil, op.name .. (HINTS[name] or "") end
   local form, why = layer_call(op, row)
   if form then return {form} end
   return nil, ("%s: %s"):format(op.name, why)

@@ -146,8 +146,8 @@ local function narrowed(held, shape)
   return call(form, "view", sizes)
 end
 
--- The wide value without one dimension, of which `index` is left
-local function selected(held, d, index)
+-- The wide value without one dimension, of which `index` is left; how: what the call is told beside it, or nil
+local function selected(held, d, index, how)
   local at, shape, order = held.order[d], {}, {}
   local n = #held.shape
   local sizes = {product(held.shape, 1, at - 1), held.shape[at], product(held.shape, at + 1, n)}
@@ -156,7 +156,7 @@ local function selected(held, d, index)
   for i, place in ipairs(held.order) do
     if i ~= d then order[#order + 1] = place > at and place - 1 or place end
   end
-  return {form = call(call(held.form, "view", sizes), "select", {1, index}), shape = shape, order = order}
+  return {form = call(call(held.form, "view", sizes), "select", {1, index, how}), shape = shape, order = order}
 end
 
 local function dims_of(op, first)
@@ -268,8 +268,26 @@ function wide.constant(form, shape, out, held)
   return text()
 end
 
--- op: of spelling.call; name: its function's short name; held: {[value] = wide value} of the module, which this writes.
--- Returns the form of the result, which is an empty text where the result is wide; nil: neither the argument nor the
+-- x.unbind(d) of a wide value: forms of its parts
+local function unbound(op, held, from)
+  local d, list = (op.args[2] or op.named.dim or 0) % #from.order + 1, {}
+  for i, out in ipairs(op.out) do
+    local part, why = selected(from, d, i - 1, text("{unbind = ", #op.out, "}"))
+    if not part then return false, why end
+    if #part.order > MOST then
+      held[out], list[i] = part, text()
+    else
+      list[i], why = narrowed(part, op.shapes[out + 1])
+      op.note(out, part)
+    end
+    if not list[i] then return false, why end
+  end
+  return list
+end
+
+-- op: of spelling.call, and note(value, wide value) for a part that has few dimensions; name: its function's short name; held: {[value] =
+-- wide value} of the module, which this writes.
+-- Returns the form of the result, or a list of forms, which is an empty text where the result is wide; nil: neither the argument nor the
 -- result is wide; false and why: it cannot be said.
 function wide.call(op, name, held)
   local x, out = op.args[1], op.out[1]
@@ -284,6 +302,7 @@ function wide.call(op, name, held)
     return wide_one and text() or false, what
   end
   local next_one, why
+  if name == "unbind" then return unbound(op, held, from) end
   if ORDERS[name] then
     next_one = {form = from.form, shape = from.shape, order = ORDERS[name](op, from), source = from.source}
   elseif name == "getitem" and math.type(op.args[2]) == "integer" then next_one, why = selected(from, 1, op.args[2])
@@ -307,6 +326,7 @@ function wide.call(op, name, held)
   if #next_one.order <= MOST then
     local form
     form, why = narrowed({form = next_one.form, shape = next_one.shape, order = next_one.order}, shape)
+    if name == "getitem" then op.note(out, next_one) end
     return form or false, why
   end
   held[out] = next_one

@@ -66,6 +66,9 @@ function graph.call(layer, ...)
   return setmetatable({trace = trace, index = #steps - 1}, Value)
 end
 
+-- The layer that gives a value; nil: it is an input of the graph
+function graph.maker(value) return value.trace.graph[value.index + 1] end
+
 -- ---- values
 
 local running = {} -- the traces of the forward functions that run now, the innermost last
@@ -101,19 +104,35 @@ end
 
 local OWN = "." -- the name of a layer that adds no name: its parameters have the graph's own
 
-local VALUES = {Parameter = true, Buffer = true} -- kinds of layers that are values wherever they are named
+local VALUES = {Parameter = true, Buffer = true, Mask = true} -- kinds of layers that are values wherever they are named
 
--- Is it a table of parameters by name: nn.ParameterDict{weight = nn.Parameter{...}}?
-local function is_dict(value, is_layer)
+-- What is no layer itself and holds some: is it a list of children, or a table of children by name (nn.ModuleDict, nn.ParameterDict)? A child
+-- is a layer, or such a list or table in turn.
+local function is_children(value, is_layer)
   if type(value) ~= "table" or getmetatable(value) or next(value) == nil then return false end
-  for name, one in pairs(value) do
-    if type(name) ~= "string" or not is_layer(one) or not VALUES[one.kind] then return false end
+  local n = #value
+  for key, one in pairs(value) do
+    if (n > 0) ~= (math.type(key) == "integer") or not is_layer(one) and not is_children(one, is_layer) then return false end
   end
   return true
 end
 
--- children[name] = a layer, a list of layers, or parameters by name; plain[name] = other values; keys[layer] = "conv1",
--- "blocks.0" of an element of a list, "qkv.weight" of a parameter by name
+-- Notes the paths of all layers in a child, "blocks.0" of an element of a list: keys[layer] = path
+local function note_paths(value, path, is_layer, keys)
+  check_name(path)
+  if is_layer(value) then
+    keys[value] = keys[value] or path
+    return
+  end
+  if value[1] ~= nil then
+    for i, one in ipairs(value) do note_paths(one, ("%s.%d"):format(path, i - 1), is_layer, keys) end
+    return
+  end
+  for _, name in ipairs(util.sorted_keys(value)) do note_paths(value[name], path .. "." .. name, is_layer, keys) end
+end
+
+-- children[name] = a layer, or a list or a table of children; plain[name] = other values; keys[layer] = "conv1", "blocks.0" of an
+-- element of a list, "qkv.weight" of one in a table
 local function register(what, is_layer)
   local children, keys, plain, named = {}, {}, {}, {}
   for name, value in pairs(what) do if math.type(name) ~= "integer" then named[name] = value end end
@@ -124,17 +143,9 @@ local function register(what, is_layer)
   end
   for _, name in ipairs(util.sorted_keys(named)) do -- order and forward are no layers
     local value = what[name]
-    if is_layer(value) then
-      check_name(name)
-      children[name], keys[value] = value, keys[value] or name
-    elseif type(value) == "table" and is_layer(value[1]) then
-      check_name(name)
+    if is_layer(value) or is_children(value, is_layer) then
+      note_paths(value, name, is_layer, keys)
       children[name] = value
-      for i, layer in ipairs(value) do keys[layer] = keys[layer] or ("%s.%d"):format(name, i - 1) end
-    elseif is_dict(value, is_layer) then
-      check_name(name)
-      children[name] = value
-      for key, layer in pairs(value) do keys[layer] = name .. "." .. key end
     else
       plain[name] = value
     end
@@ -148,17 +159,19 @@ local function self_of(trace, children, plain)
     values[layer] = values[layer] or graph.call(layer, trace.inputs[1])
     return values[layer]
   end
+  -- What stands at the name of a child: a parameter's value, a layer, a list, or a table of children by their names
+  local function held_by(child, path)
+    if VALUES[child.kind] then return value_of(child) end
+    if getmetatable(child) or child[1] ~= nil then return child end
+    return setmetatable({}, {__index = function(_, key)
+      return held_by(child[key] or util.fail("%s.%s does not exist%s", path, tostring(key),
+        util.meant(tostring(key), util.sorted_keys(child))), path .. "." .. key)
+    end})
+  end
   return setmetatable({}, {
     __index = function(_, name)
       local child = children[name]
-      if child ~= nil and VALUES[child.kind] then return value_of(child) end
-      if child ~= nil and not getmetatable(child) and child[1] == nil then -- parameters by name
-        return setmetatable({}, {__index = function(_, key)
-          return value_of(child[key] or util.fail("self.%s.%s does not exist%s", name, tostring(key),
-            util.meant(tostring(key), util.sorted_keys(child))))
-        end})
-      end
-      if child ~= nil then return child end
+      if child ~= nil then return held_by(child, "self." .. name) end
       if plain[name] ~= nil then return plain[name] end
       local known = {}
       for key in pairs(children) do known[#known + 1] = tostring(key) end
@@ -174,11 +187,15 @@ end
 local function places_of(trace, order)
   local rank, places = {}, {}
   util.check_type("Graph: order", order, "table")
-  for i, name in ipairs(order) do rank[name] = i end
+  for i, name in ipairs(order) do rank[name == 1 and OWN or name] = i end
+  local function rank_of(name) -- of a path the longest part that is named
+    while name and not rank[name] do name = name:match "^(.*)%.[^.]+$" end
+    return rank[name]
+  end
   for i, name in ipairs(trace.graph.names) do
-    local child = name == OWN and 1 or name:match "^[%w_]+" -- of a list of layers, the list
-    if not name:find "#" and not rank[child] then util.fail('Graph: order does not name "%s"', tostring(child)) end
-    places[i] = (rank[child] or 0) * #trace.graph.names + i
+    local place = name:find "#" and 0 or rank_of(name)
+    if not place then util.fail('Graph: order does not name "%s"', tostring(name == OWN and 1 or name:match "^[%w_]+")) end
+    places[i] = place * #trace.graph.names + i
   end
   return places
 end

@@ -309,6 +309,17 @@ function nn.ModuleList(list)
   return list
 end
 
+-- Returns the table itself: children by name, self.transformer.wte(ids) in a graph's forward. A child is a layer, or a list or a table of
+-- children.
+function nn.ModuleDict(named)
+  util.check_type("ModuleDict", named, "table")
+  for name, child in pairs(named) do
+    local holds = is_layer(child) or type(child) == "table" and not getmetatable(child)
+    if type(name) ~= "string" or not holds then util.fail("ModuleDict: %s is no layer with a name", tostring(name)) end
+  end
+  return named
+end
+
 -- Returns the table itself: parameters by name, self.qkv.weight in a graph's forward.
 function nn.ParameterDict(named)
   util.check_type("ParameterDict", named, "table")

@@ -21,7 +21,7 @@ local MEANS = {
 -- Methods of PyTorch's tensors that values do not have, and what to use instead
 local MISSING = {
   shape = "sizes are not known in forward; x:size(0) is good for x:view(x:size(0), -1)",
-  chunk = "x:narrow(dim, start, length) cuts out a part", split = "x:narrow(dim, start, length) cuts out a part",
+  chunk = "x:narrow(dim, start, length) cuts out a part",
   to = "the device is a setting",
 }
 
@@ -131,10 +131,18 @@ return function(nn, graph)
     end
   end
 
+  -- A triangle as a value, for PyTorch's step, which asks how it is made: nn.Mask in forward
+  function nn.mask(...) return graph.call(nn.Mask(...), graph.input()) end
+
   -- The triangle that a mask is, and the value that holds it; nil: it is made in the call that reads it
   local function mask_of(name, m)
     if getmetatable(m) == Mask then return m end
     if Triangles[m] then return Triangles[m], m end
+    local maker = graph.is_value(m) and graph.maker(m)
+    if maker and maker.kind == "Mask" then
+      local o = maker.options
+      return setmetatable({o.rows, o.columns, o.diagonal, o.upper}, Mask), m
+    end
     util.fail("%s: expected nn.tril(...), nn.triu(...) or what nn.ge(...) gives, found a %s", name, type(m))
   end
 
@@ -170,6 +178,18 @@ return function(nn, graph)
       joined[#joined + 1] = graph.call(nn.Concat{dim = dim or 0}, table.unpack(values, i, last))
     end
     return #joined > 1 and functions.cat(joined, dim) or joined[1] or util.fail "cat: expected a list of values"
+  end
+
+  -- x:split({sizes}, dim): parts that lie one after the other, as several values. In PyTorch's step one call makes all.
+  function functions.split(x, sizes, dim)
+    util.check_type("split: the sizes of the parts", sizes, "table")
+    local out, at = {}, 0
+    for i, size in ipairs(sizes) do
+      util.check_type("split: a size", size, "number")
+      out[i] = graph.call(nn.Narrow(dim or 0, at, size, {split = sizes}), x)
+      at = at + size
+    end
+    return table.unpack(out)
   end
 
   -- ---- products
@@ -303,7 +323,7 @@ return function(nn, graph)
   -- torch.tensor: a constant that each call makes
   function nn.tensor(values, options) return graph.call(nn.Tensor(values, options), graph.input()) end
 
-  for _, name in ipairs{"arange", "compare", "buffer", "tensor", "linearfunction"} do functions[name] = nil end -- they are no methods
+  for _, name in ipairs{"arange", "compare", "mask", "buffer", "tensor", "linearfunction"} do functions[name] = nil end -- they are no methods
   for name, call in pairs(functions) do
     if name ~= "size" and name ~= "view" then nn[name] = call end
   end

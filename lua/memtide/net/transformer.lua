@@ -80,6 +80,14 @@ return function(nn)
     return norm(x + block(x))
   end
 
+  -- torch.nn's _sa_block: what attention reads goes when its variable gets the output
+  local function self_attention(self)
+    return function(y)
+      y = self.self_attn(y)
+      return self.dropout1(y)
+    end
+  end
+
   local function feed_forward(o, self)
     return function(x) return self.linear2(self.dropout(nn[o.activation](self.linear1(x)))) end
   end
@@ -89,7 +97,7 @@ return function(nn)
     what.self_attn = attention(o, o.is_causal)
     function what.forward(self, x)
       local feed = feed_forward(o, self)
-      x = residual(o, self.norm1, x, function(y) return self.dropout1(self.self_attn(y)) end)
+      x = residual(o, self.norm1, x, self_attention(self))
       return residual(o, self.norm2, x, function(y) return self.dropout2(feed(y)) end)
     end
     return nn.Graph(what)
@@ -101,8 +109,11 @@ return function(nn)
     what.multihead_attn = attention(o, o.memory_is_causal)
     function what.forward(self, x, memory)
       local feed = feed_forward(o, self)
-      x = residual(o, self.norm1, x, function(y) return self.dropout1(self.self_attn(y)) end)
-      x = residual(o, self.norm2, x, function(y) return self.dropout2(self.multihead_attn(y, memory, memory)) end)
+      x = residual(o, self.norm1, x, self_attention(self))
+      x = residual(o, self.norm2, x, function(y)
+        y = self.multihead_attn(y, memory, memory)
+        return self.dropout2(y)
+      end)
       return residual(o, self.norm3, x, function(y) return self.dropout3(feed(y)) end)
     end
     return nn.Graph(what)
