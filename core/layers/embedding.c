@@ -1,5 +1,5 @@
-/* Embedding: rows of a table w (V, D), chosen by the network's input, which then holds indices: (N) becomes (N, D),
- * (N, T) becomes (N, T, D); or by what holds whole numbers that are the same for each batch, arange or a constant. PositionEmbedding: T rows of a table (P, D), from `offset` on, added to each sample
+/* Embedding: rows of a table w (V, D), chosen by the network's input, which then holds indices, or by whole numbers that are the same for
+ * each batch (arange, a constant): (N) becomes (N, D), (N, T) becomes (N, T, D). PositionEmbedding: T rows of a table (P, D), from `offset` on, added to each sample
  * (T, D), as GPT does with an Embedding of the numbers 0 to T - 1. Both tables start as PyTorch's: normal. SelectToken:
  * of each sample the step where a token stands first in its indices. FromBytes: numbers of the network's input, which then
  * holds bytes. */
