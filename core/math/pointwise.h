@@ -92,7 +92,7 @@ MT_FN float act_slope_plain(ActAttr a, float s) {
 #define SELU_ALPHA 1.6732632423543772f
 
 /* Of the normal distribution at x: bell = exp(-a a / 2), which is sqrt(2 pi) times its density, and the share beyond a on one side, where
- * a = |x|, or 12.9 farther out: there are both the least normal numbers of fp32.
+ * a = |x|, or 12.9 where |x| is larger: farther out the share would be no normal number of fp32.
  *
  * The share is bell R(a), and R, which falls from 1/2 to 0 without a bend, is the quotient of two polynomials whose coefficients are all
  * positive, fitted by least squares that were weighted until the largest relative error was least: 5e-9; in fp32 it is 4e-7.
