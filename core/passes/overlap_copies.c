@@ -18,7 +18,9 @@
 
 #include "rewrite.h"
 
-enum { AHEAD = 8, TRIES = 4 };
+/* A choice whose arena is larger is followed by another one with so much less room, but at least 1 / 2^LESS of what is alive at most; the
+ * next one with four times that, and so on. */
+enum { AHEAD = 8, TRIES = 8, LESS = 14 };
 
 /* A copy in the program as it was: op `at`. It begins before op `begin`, and is waited for before op `end`. */
 typedef struct Beside { int at, begin, end; } Beside;
@@ -204,7 +206,8 @@ int pass_overlap_copies(Program *p, Compile *c) {
     choose(&r, r.before.most);
     int code = placement_arena(p, r.alignment, &most, c->e);
     if (!code) code = judge(p, &r, most, &chosen, &above, c->e);
-    for (int i = 1; i < TRIES && !code && !chosen && choose_less(&r, above, tried); i++)
+    size_t least = r.before.most >> LESS;
+    for (int i = 1; i < TRIES && !code && !chosen && choose_less(&r, max_size(above, least), tried); i++, least *= 4)
         code = judge(p, &r, most, &chosen, &above, c->e);
     if (!chosen) return code;
     apply(p, &r);

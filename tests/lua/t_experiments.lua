@@ -88,15 +88,28 @@ tap.is(comparison[#comparison].step, baseline.prediction.peak.bytes, "explain en
 for _, row in ipairs(comparison) do
   tap.ok(row.hand == row.step or row.reason ~= "", ("explain says why %s differs"):format(row.name))
 end
-for _, one in ipairs(cells "offload") do
+-- How many copies a program has, and how many of them go on beside computing
+local function copies_of(program)
   local copies, waits = 0, 0
-  for _, op in ipairs(prepared(one).program:ops()) do
+  for _, op in ipairs(program:ops()) do
     copies = copies + (op.kind == "copy" and 1 or 0)
     waits = waits + (op.kind == "wait" and 1 or 0)
   end
+  return copies, waits
+end
+for _, one in ipairs(cells "offload") do
+  local copies, waits = copies_of(prepared(one).program)
   -- those at the peak stay in line: 8 of 148 where nothing is computed again
   tap.ok((copies > 0) == (one.name:find "on the host" ~= nil) and waits >= 0.9 * copies,
     ("offload, %s: %d of %d copies go on beside computing"):format(one.name, waits, copies))
+end
+-- under budgets, too, where what the first choice of copies wants finds no gap in the plan
+local budgeted = cells("offload")[2]
+local needs = prepared(budgeted).prediction.peak.bytes
+for percent = 101, 121, 4 do
+  budgeted.values.offload = needs * percent // 100
+  local copies, waits = copies_of(prepared(budgeted).program)
+  tap.ok(waits > 0.6 * copies, ("offload, %d %% of what all need: %d of %d copies go on beside computing"):format(percent, waits, copies))
 end
 local waiting = prepared(cells("offload")[2])
 local of_activations = hand.compare(waiting, hand.sum(waiting, hand.layers(waiting)))[4]
