@@ -245,7 +245,7 @@ local INPUTS = {MultiheadAttention = 3}
 local NO_MATTER = {need_weights = true, average_attn_weights = true} -- of what is given back beside the output
 
 -- The option of attention that is an argument of its forward in PyTorch: need_weights is true there if nothing is said.
-function Model:note_weights(module, child, call)
+local function note_weights(module, child, call)
   if child.kind ~= "MultiheadAttention" then return end
   local function given(i, name) if call.named[name] ~= nil then return call.named[name] else return call.args[i] end end
   local asks = given(5, "need_weights") ~= false
@@ -293,7 +293,7 @@ function Model:call_of_child(module, call)
   local out = text(self:path_of(module, call.call), "(")
   if child.options then
     given = inputs_of_layer(child, call)
-    self:note_weights(module, child, call)
+    note_weights(module, child, call)
   end
   if child.inputs and #given ~= child.inputs then
     unsaid(("%s with %d values in place of %d (in a dict?)"):format(child.class, #given, child.inputs))
