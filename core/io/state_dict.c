@@ -228,8 +228,8 @@ static int read_tensor(const Archive *a, PickleValue v, Tensor *t, Err *e) {
     uint64_t at = 0;
     size_t elements = 0, room;
     if (!part.word)
-        return wrong(a, e, "\"%.80s\": expected a tensor, found %s: a state_dict alone is read", t->name,
-                     pickle_kind_name(pickle_kind(v)));
+        return wrong(a, e, "\"%.80s\": expected a tensor, found %s: a state_dict is read, or one under \"model\", \"state_dict\" or "
+                     "\"model_state_dict\": torch.save(model.state_dict(), FILE) writes one", t->name, pickle_kind_name(pickle_kind(v)));
     int code = read_storage(a, pickle_item(part, 0), t, &entry, e);
     if (!code) code = read_shape(a, pickle_item(part, 2), pickle_item(part, 3), t, &elements, e);
     if (!code) code = place_of(a, entry, &at, e);
@@ -242,6 +242,16 @@ static int read_tensor(const Archive *a, PickleValue v, Tensor *t, Err *e) {
     t->begin = (size_t)at + (size_t)first * size;
     t->bytes = elements * size;
     return OK;
+}
+
+/* The state_dict: the whole, or what a checkpoint has under one of the names that training programs give it */
+static PickleValue state_dict_in(const Pickle *p) {
+    static const char *const keys[] = {"model", "state_dict", "model_state_dict"};
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        const PickleValue found = pickle_get(pickle_root(p), pickle_find(p, keys[i]));
+        if (pickle_kind(found) == PICKLE_DICT) return found;
+    }
+    return pickle_root(p);
 }
 
 static int read_tensors(const Archive *a, PickleValue root, Safetensors **out, Err *e) {
@@ -282,7 +292,7 @@ static int read_archive(Archive *a, Safetensors **out, Err *e) {
     if (!code && !entry) code = wrong(a, e, "expected data.pkl in the archive, as torch.save writes it, found none");
     if (!code) code = place_of(a, entry, &at, e);
     if (!code) code = pickle_open_part(a->path, at, entry->bytes, names, &p, e);
-    if (!code) code = read_tensors(a, pickle_root(p), out, e);
+    if (!code) code = read_tensors(a, state_dict_in(p), out, e);
     pickle_close(p);
     return code;
 }

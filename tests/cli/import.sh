@@ -101,6 +101,7 @@ has "$(cat hidden.lua)" "bias = nn.Mask(16, 16, 1, true, {made = \"buffer\", of 
 has "$(cat hidden.lua)" "att = att:masked_fill(self.bias, -math.huge)" "... which hides later steps"
 has "$(cat vit.lua)" ":select(1, 2, {unbind = 3})" "queries, keys and values of one unbind"
 has "$(cat llama.lua)" "local cos = self.cos:narrow(0, 0, 4)" "a part of a buffer"
+has "$(cat llama.lua)" "weight = nn.Parameter({32}, {init = 1})," "a weight of a norm starts as ones"
 has "$(cat llama.lua)" "enable_gqa = true, repeats = true})" "keys' heads that are repeated"
 has "$(cat llama.lua)" "x1 = nil" "a function's variable that ends before forward does"
 has "$(cat inside.lua)" "decoder = Decoder(embed)," "a layer that a function inside takes a weight of is given to it"
@@ -259,6 +260,15 @@ python_says "$evaluated='kept'" 0 "PyTorch keeps a value of forward in features 
 has_gradients "... has PyTorch's gradients"
 python_says "models.py:Named --input 6 --check -o named.lua" 0 "" "modules whose names are words of Lua"
 has_gradients "... have PyTorch's gradients"
+python_says "models.py:Started --input 6 --check -o started.lua" 0 "" "parameters that start as one number"
+if [ $with_torch = 0 ]; then
+    has_gradients "... have PyTorch's gradients"
+    for one in "ones = nn.Parameter({6}, {init = 1})" "zeros = nn.Parameter({6})" "full = nn.Parameter({6}, {init = 0.5})" \
+        "constant = nn.Parameter({6}, {init = 0.25})" "scaled = nn.Parameter({6}, {init = 1e-06})" \
+        "drawn = nn.Parameter({6}, {init = \"normal\", std = 0.02})" "part = nn.Parameter({6}, {init = \"normal\", std = 0.02})"; do
+        has "$(cat started.lua)" "    $one," "... start as it, and no other: ${one%% *}"
+    done
+fi
 odd="models.py:Odd --input 6 -o odd.lua --args how"
 python_says "$odd='lazy'" 65 "the parameter fc.weight has no shape yet" "a lazy layer"
 python_says "$odd='half'" 65 "the parameter fc.weight is torch.bfloat16: expected torch.float32" "parameters of 16 bits"
@@ -290,5 +300,8 @@ python_says "$written:GPT --args how='added' --input 16:int64:50" $refused "$wri
   $PWD/$written:50: a constant with infinities (expected scores.masked_fill(mask, float(\"-inf\")) for scores + mask), 3 times" "a mask that is added"
 python_says "$written:Inside --args how='embedding' --input 6:int64:20" $refused "$written:Inside: memtide cannot say everything that it calls:
   $PWD/$written:151: other.weight is decoder.embed.weight, a parameter of two modules" "a weight of two embeddings"
+python_says "$written:Words --input 6:int64:20" $refused "$written:Words: memtide cannot say everything that it calls:
+  $PWD/$written:319: torch.nn.functional.linear: with parameters of no layer that does the same (expected self.head = nn.Linear(..., bias=False) \
+with self.head.weight = that of the embedding), once" "a product with the weight of an embedding"
 
 finish

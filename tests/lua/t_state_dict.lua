@@ -48,6 +48,50 @@ do
   tap.is(next(file:metadata()), nil, "there is no metadata")
 end
 
+-- ---- what wrappers and training programs put around a state_dict
+
+local function dict(...) -- of name, value, ...
+  local parts = {...}
+  for i = 1, #parts, 2 do parts[i] = "X" .. ("<s4"):pack(parts[i]) end
+  return "}(" .. table.concat(parts) .. "u"
+end
+
+-- The weights after the file was loaded into zeros
+local function loaded(bytes)
+  trainer:write("weight", {0, 0, 0, 0, 0, 0})
+  write(bytes)
+  assert(trainer:load(path))
+  return table.concat(trainer:read "weight", " ")
+end
+
+for _, prefix in ipairs{"_orig_mod.", "module.", "_orig_mod.module.", "module._orig_mod."} do
+  tap.is(loaded(archive{{prefix .. "weight", tensor(WEIGHT)}, {prefix .. "bias", tensor(BIAS)}}), "1.0 2.0 3.0 4.0 5.0 6.0",
+    ("names that begin with %s"):format(prefix))
+end
+write(archive{{"weight", tensor(WEIGHT)}, {"bias", tensor(BIAS)}, {"module.other", tensor(BIAS)}})
+tap.is(table.concat(trainer:load(path, {strict = false}).unexpected, " "), "module.other", "a name that is not known is named as in the file")
+for _, key in ipairs{"model", "state_dict", "model_state_dict"} do
+  tap.is(loaded(archive{{"optimizer", dict("state", "}")}, {key, dict("weight", tensor(WEIGHT), "bias", tensor(BIAS))}, {"step", int(3)}}),
+    "1.0 2.0 3.0 4.0 5.0 6.0", ("a checkpoint that has the state_dict under %s"):format(key))
+end
+do
+  local masked <close> = assert(mt.trainer{model = nn.Graph{proj = nn.Linear(4, 4), attn = nn.Graph{
+    bias = nn.Mask(3, 3, 1, true, {made = "buffer", of = {5, 5}}),
+    forward = function(self, x) return x:matmul(x:transpose(-2, -1)):masked_fill(self.bias, 0) end},
+    forward = function(self, x) return self.attn(self.proj(x)) end},
+    input = {3, 4}, batch = 1, loss = nn.MSELoss(), optimizer = optim.SGD{lr = 0.1}})
+  local function file(mask)
+    write(archive({{"_orig_mod.proj.weight", tensor{type = "FloatStorage", key = "0", count = 16, shape = {4, 4}, stride = {4, 1}}},
+      {"_orig_mod.proj.bias", tensor{type = "FloatStorage", key = "0", count = 16, shape = {4}, stride = {1}}},
+      {"_orig_mod." .. mask, tensor{type = "FloatStorage", key = "1", count = 25, shape = {1, 1, 5, 5}, stride = {25, 25, 5, 1}}}},
+      {{"data/0", ("f"):rep(64)}, {"data/1", ("m"):rep(100)}}))
+  end
+  file "attn.bias"
+  tap.is(#masked:load(path).unexpected, 0, "the buffer of a mask, which no memory holds here, is left out")
+  file "bias"
+  tap.has(tostring(select(2, pcall(masked.load, masked, path))), "unexpected: _orig_mod.bias", "... and no other")
+end
+
 -- ---- what is refused, and why
 
 local function refused(bytes, expected, what)
@@ -62,7 +106,8 @@ local function one(value) return archive{{"w", value}} end
 refused(one "cos\nsystem\n(X\2\0\0\0lstR", "GLOBAL: refused: os system", "a pickle that would call something")
 refused(one "ctorch.nn.modules.linear\nLinear\n)\x81", "torch.nn.modules.linear Linear", "a whole model")
 refused(one(int(3)), '"w": expected a tensor, found a whole number', "a number beside tensors")
-refused(one "}", '"w": expected a tensor, found a dict', "a checkpoint of several dicts")
+refused(one "}", '"w": expected a tensor, found a dict: a state_dict is read, or one under "model"', "a checkpoint with other names")
+refused(archive{{"model", tensor(WEIGHT)}, {"step", int(3)}}, '"step": expected a tensor', "a tensor that is called model")
 refused(zip{{"data.pkl", "\x80\2]."}}, "expected a state_dict, found a list", "a list")
 refused(one(tensor(changed(WEIGHT, {stride = {1, 2}}))), "does not lie in order", "a transposed tensor")
 refused(one(tensor(changed(WEIGHT, {offset = 3}))), "does not fit its storage", "a tensor beyond its storage")

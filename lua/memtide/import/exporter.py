@@ -24,7 +24,7 @@ says what for):
                    options   of a leaf: its constructor's arguments as they are now
                    children  [[key, name], ...]
                    parameters, buffers  its own: [[key, shape, full name], ...]; of several full names the first one; of a
-                             buffer that forward reads also its constant
+                             buffer that forward reads also its constant, of a parameter that starts as one number that number
                    inputs    of forward: how many values
                    calls     [{"call": name of a child, whose args are all of forward's if it is no leaf, or "op": name of a function, "args": [...], "named": {...},
                                "out": values, "where": file:line, "bound": [[variable, value], ...],
@@ -179,6 +179,46 @@ def without_initialisation():
             setattr(nn.init, name, function)
 
 
+class FirstValues(TorchFunctionMode):
+    """Notes which tensors a constructor makes that have the same number everywhere"""
+    MADE = {"ones": 1, "zeros": 0, "ones_like": 1, "zeros_like": 0, "ones_": 1, "zeros_": 0, "zero_": 0}
+    GIVEN = {"full": 1, "full_like": 1, "fill_": 1, "constant_": 1}  # the argument's place
+
+    def __init__(self):
+        super().__init__()
+        self.by_storage = {}  # (a tensor that has it, the number)
+
+    def number_of(self, tensor):
+        return self.by_storage.get(tensor.untyped_storage()._cdata, (None, None))[1]
+
+    def number_made(self, name, args, named):
+        """What the function makes of a whole tensor, or nothing"""
+        if name in self.GIVEN:
+            number = args[self.GIVEN[name]] if len(args) > self.GIVEN[name] else named.get("fill_value", named.get("val", named.get("value")))
+        elif name in ("mul", "rmul") and len(args) == 2:
+            one, other = args if isinstance(args[0], torch.Tensor) else args[::-1]
+            first = self.number_of(one)
+            number = None if first is None or not isinstance(other, (int, float)) else first * other
+        else:
+            number = self.MADE.get(name)
+        return number if isinstance(number, (int, float)) and abs(number) < float("inf") else None
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        op = resolve_name(func) or getattr(func, "__name__", str(func))
+        changed = tensors_in([args, kwargs], [])[:1] if IN_PLACE.search(op) else tensors_in(kwargs.get("out"), [])
+        for one in changed:
+            self.by_storage.pop(one.untyped_storage()._cdata, None)
+        name = op.rsplit(".", 1)[-1].replace("__", "")
+        number = self.number_made(name, args, kwargs)
+        for one in [] if number is None else tensors_in(result, []):
+            storage = one.untyped_storage()
+            if one.numel() * one.element_size() == storage.nbytes():
+                self.by_storage[storage._cdata] = one, number
+        return result
+
+
 def construct(make, args, named):
     try:
         model = make(*args, **named)
@@ -222,15 +262,17 @@ def refuse_hooks(model):
 
 
 def make_meta(make, args, named):
-    """On the meta device; a constructor that wants numbers is given them, on the CPU."""
+    """On the meta device; a constructor that wants numbers is given them, on the CPU. -> the model, and the numbers that whole parameters start
+    as, by their names: only of those on the meta device"""
     made.clear()
     try:
-        with noting_arguments(), torch.device("meta"):
-            return construct(make, args, named)
+        with noting_arguments(), torch.device("meta"), FirstValues() as first:
+            model = construct(make, args, named)
+        return model, {name: number for name, one in model.named_parameters() for number in [first.number_of(one)] if number is not None}
     except Refused:
         made.clear()
         with noting_arguments(), without_initialisation():
-            return construct(make, args, named).to("meta")
+            return construct(make, args, named).to("meta"), {}
 
 
 def inputs_of(request, batch, device="meta"):
@@ -794,7 +836,7 @@ def own(named, names, read):
             for name, tensor in named if tensor is not None]
 
 
-def describe(model, request, construct_again):
+def describe(model, first_values, request, construct_again):
     """The description, and the names of the state_dict that belong to what is called"""
     constants = Constants(construct_again)
     (first, _), (second, output) = (trace(model, request, batch, constants) for batch in BATCHES)
@@ -808,7 +850,7 @@ def describe(model, request, construct_again):
     for name, module in model.named_modules():
         kind = type(module)
         qualified = class_name(module)
-        one = {"name": name, "class": qualified, "parameters": own(module._parameters.items(), first.parameters, {}),
+        one = {"name": name, "class": qualified, "parameters": own(module._parameters.items(), first.parameters, first_values),
                "buffers": own(module._buffers.items(), first.buffers, read), "unused": name not in called}
         frames = first.done.get(id(module))
         if is_leaf(module, request["leaves"]):
@@ -995,7 +1037,7 @@ def answer(request):
     if torch is None:
         raise Refused("python", f"{sys.executable} has no torch: {first_line(without_torch)}")
     make, (args, named) = find_constructor(request["source"]), arguments_of(request.get("args"))
-    description, used = describe(make_meta(make, args, named), request, lambda: construct(make, args, named))
+    description, used = describe(*make_meta(make, args, named), request, lambda: construct(make, args, named))
     description["task"] = task_of(description["outputs"][0], request["inputs"])
     if request.get("weights"):
         torch.manual_seed(0)

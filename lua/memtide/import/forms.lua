@@ -12,10 +12,10 @@
 --   {tag = "operand", form}         in parentheses if it is a sum or a product
 --   {tag = "sequential", names, bare, form, ...}   names[i]: false where it is the position; bare: nn.ModuleList
 --   {tag = "dict", kind, names, form, ...}  nn.ParameterDict or nn.ModuleDict of layers
---   {tag = "shared", name, owner}   a layer that others share parameters with: a variable of the function that makes the module `owner`
+--   {tag = "shared", name, owner}   a layer whose parameters others have, too: a variable of the function that makes the module `owner`
+--   {tag = "lent", name, owner}     that layer in another function: a parameter of that function
 --   {tag = "graph", keys, order, inputs, steps, returns, form, ...}  children: see model.lua
 --   {tag = "apply", name, names, form, ...}  a call of a function of the script, whose parameters have these names
---   {tag = "lent", name, owner}     the same where another function makes that module: a parameter
 --   {tag = "parameter", name}       of the function that the form is in
 local forms = {}
 

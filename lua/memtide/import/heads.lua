@@ -1,14 +1,19 @@
 -- Heads of attention: PyTorch's functions have them in a dimension of their own, (N, H, T, D), memtide's attention side by side,
 -- (N, T, H D), as products leave them. Here is noted which value of many dimensions is which one of few.
 local forms = require "memtide.import.forms"
+local wide = require "memtide.import.wide"
 local text = forms.text
 
 local heads = {}
 
--- A value with heads: {form = of the value (N, T, H D), heads = H, apart = is it (N, H, T, D), not (N, T, H, D)?, flat = is its own step the
--- form?, copied = true, and nothing else, of a copy in another order, times = of heads that were repeated, how often, stage = 1: they have got a dimension for that, 2: which is as large}
-
-local VIEWS = {view = true, reshape = true, flatten = true, unflatten = true}
+-- A record of a value with heads:
+--   form    of the value with heads side by side, (N, T, H D)
+--   heads   H
+--   apart   true where it is (N, H, T, D), false where it is (N, T, H, D)
+--   flat    true where the script's own step gives the form, as attention does
+--   times   how often heads are repeated; nil: they are not
+--   stage   of heads that are being repeated: 1 where they have got a dimension for that, 2 where it is as large as `times`
+--   copied  true, and no other field: it is a copy that lies in another order
 
 local function with(held, changes)
   return setmetatable(changes, {__index = held})
@@ -17,8 +22,7 @@ end
 -- The text of a value that was made of one with heads side by side
 function heads.text(held, shape)
   local t, h, d = table.unpack(held.apart and {shape[3], shape[2], shape[4]} or {shape[2], shape[3], shape[4]})
-  local out = text(held.form, (":view(0, %d, %d, %d)"):format(t, h, d) .. (held.apart and ":transpose(1, 2)" or ""))
-  return out
+  return text(held.form, (":view(0, %d, %d, %d)"):format(t, h, d) .. (held.apart and ":transpose(1, 2)" or ""))
 end
 
 -- A value (N, H, T, D), or (N, T, H, D), as one with heads side by side, whatever it was made of
@@ -83,14 +87,13 @@ local function repeated(op, name, from, shape, into)
   elseif not from or not from.stage then return nil end
   local place = from.apart and 3 or 4 -- of the dimension that is repeated
   if name == "expand" and from.stage == 1 then return with(from, {times = into[place], stage = 2})
-  elseif VIEWS[name] and from.stage == 2 and #into == 4 and into[place - 1] == from.heads * from.times then
+  elseif wide.VIEWS[name] and from.stage == 2 and #into == 4 and into[place - 1] == from.heads * from.times then
     return with(from, {stage = false})
   end
   return nil
 end
 
--- query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-local NAMES = {"query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"}
+local NAMES = {"query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"} -- of attention's arguments
 
 local function attention(op, held)
   local given = {}
@@ -169,8 +172,8 @@ function heads.call(op, name, held)
     return from.times and text() or from.flat and heads.text(held[out], into) or nil
   elseif from and from.times then return false, heads.REPEATED
   elseif from and name == "contiguous" then held[out] = from.apart and {copied = true} or with(from, {flat = false})
-  elseif from and not from.apart and VIEWS[name] and #into == 3 and into[3] == shape[3] * shape[4] then return from.form
-  elseif not from and VIEWS[name] and #shape == 3 and #into == 4 and into[3] * into[4] == shape[3] and shape[2] == into[2] then
+  elseif from and not from.apart and wide.VIEWS[name] and #into == 3 and into[3] == shape[3] * shape[4] then return from.form
+  elseif not from and wide.VIEWS[name] and #shape == 3 and #into == 4 and into[3] * into[4] == shape[3] and shape[2] == into[2] then
     held[out] = {form = op.value(value), heads = into[3], apart = false}
   end
   return nil

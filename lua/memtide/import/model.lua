@@ -39,6 +39,13 @@ local function unsaid(what) error(setmetatable({what = what}, Unsaid), 0) end
 
 -- ---- names
 
+-- The module that a child or a parameter of that name is in
+local function owner_of(name) return name:match "^(.*)%.[^.]+$" or "" end
+
+-- The name of a child or a parameter of the module
+local function full_name(module, key) return module.name == "" and key or module.name .. "." .. key end
+
+-- The name within the module; nil: it belongs to another one
 local function relative(module, name)
   if module.name == "" then return name end
   return name:sub(1, #module.name + 1) == module.name .. "." and name:sub(#module.name + 2) or nil
@@ -50,7 +57,7 @@ function Model:path_of(module, name)
   if not rest then unsaid(("%s, which belongs to another module,"):format(name)) end
   local at, path = module, "self"
   for key in rest:gmatch "[^.]+" do
-    local child = self.by_name[at.name == "" and key or at.name .. "." .. key]
+    local child = self.by_name[full_name(at, key)]
     if key:find "^%d" and at.bare then path = ("%s[%d]"):format(path, key + 1)
     elseif at == module or at.class == DICT then path = path .. forms.index(key)
     else unsaid(("the child %s of %s, by its name"):format(key, at.name)) end
@@ -79,8 +86,6 @@ end
 
 -- ---- what is frozen
 
-local function full_name(module, key) return module.name == "" and key or module.name .. "." .. key end
-
 -- Sets module.whole: all of its parameters are frozen, and those of no module that it is in, so that the script says it
 -- of this one. A list is none of the script's layers.
 function Model:find_whole()
@@ -91,13 +96,13 @@ function Model:find_whole()
       while not self.is_frozen[full_name(module, one[1])] do
         free[name] = true
         if name == "" then break end
-        name = name:match "^(.*)%.[^.]+$" or ""
+        name = owner_of(name)
       end
     end
   end
   local inside = {} -- of one that is whole
   for _, module in ipairs(self.modules) do
-    local parent = module.name ~= "" and (module.name:match "^(.*)%.[^.]+$" or "") or nil
+    local parent = module.name ~= "" and owner_of(module.name) or nil
     inside[module.name] = inside[parent] or false
     module.inside = inside[module.name]
     module.whole = not module.inside and not module.list and module.weights > 0 and not free[module.name]
@@ -146,7 +151,7 @@ end
 
 -- The child of that name, of whose parameters each is read as a value; nil: there is none, or it is called, too
 function Model:parts_of(module, name)
-  local child = name and self.by_name[module.name == "" and name or module.name .. "." .. name]
+  local child = name and self.by_name[full_name(module, name)]
   if not child or not child.options or child.kind ~= "Linear" or not child.unused and not child.parts then return nil end
   child.parts, child.unused = true, false
   return child
@@ -240,7 +245,7 @@ local INPUTS = {MultiheadAttention = 3}
 local NO_MATTER = {need_weights = true, average_attn_weights = true} -- of what is given back beside the output
 
 -- The option of attention that is an argument of its forward in PyTorch: need_weights is true there if nothing is said.
-function Model:note_weights(module, child, call)
+local function note_weights(module, child, call)
   if child.kind ~= "MultiheadAttention" then return end
   local function given(i, name) if call.named[name] ~= nil then return call.named[name] else return call.args[i] end end
   local asks = given(5, "need_weights") ~= false
@@ -288,7 +293,7 @@ function Model:call_of_child(module, call)
   local out = text(self:path_of(module, call.call), "(")
   if child.options then
     given = inputs_of_layer(child, call)
-    self:note_weights(module, child, call)
+    note_weights(module, child, call)
   end
   if child.inputs and #given ~= child.inputs then
     unsaid(("%s with %d values in place of %d (in a dict?)"):format(child.class, #given, child.inputs))
@@ -335,6 +340,7 @@ function Model:mask_of(module)
   end
 end
 
+-- How a script says the functions that make a mask in forward
 local MADE = {["ones,tril"] = "ones", ["ones,triu"] = "ones", ["ones,tril,eq"] = "numbers", ["ones,triu,eq"] = "numbers"}
 
 -- The form of a mask: in a buffer that the module has, or made in its forward
@@ -356,9 +362,9 @@ function Model:mask(module, constant, call)
   return text(("nn.mask(%d, %d, %d, %s"):format(rows, columns, constant.diagonal, constant.upper), made == "numbers" and ', {made = "numbers"})' or ")")
 end
 
--- A constant that forward makes. Sizes of 1 say nothing; where all others are too many it is a wide value.
-local WITHOUT_TYPE = {float32 = ")", int64 = ', {dtype = "int64"})'}
+local AFTER_CONSTANT = {float32 = ")", int64 = ', {dtype = "int64"})'} -- by its type: what follows in nn.tensor(
 
+-- A constant that forward makes. Sizes of 1 say nothing; where all others are too many it is a wide value.
 function Model:call_of_constant(module, call)
   local out, constant = call.out[1], self.constants[call.constant]
   if not constant then unsaid "a constant of the batch, or one that forward changes" end
@@ -369,7 +375,7 @@ function Model:call_of_constant(module, call)
     local form = self:part_of_buffer(module, call, shape)
     if form then return {form} end
   end
-  local form = text("nn.tensor(", {tag = "constant", name = call.constant}, WITHOUT_TYPE[constant.type])
+  local form = text("nn.tensor(", {tag = "constant", name = call.constant}, AFTER_CONSTANT[constant.type])
   if #constants.shape(constant) > 4 then unsaid "a constant of more than 4 dimensions" end
   return {wide.constant(form, shape, out, module.wide)}
 end
@@ -379,10 +385,12 @@ function Model:call_of_function(module, call)
   if call.cut then unsaid(("%s %s"):format(call.op, CUT)) end
   local value = value_in(self, module)
   local op = {name = call.op, args = call.args, named = call.named, shapes = module.shapes, out = call.out,
-    value = value, index = value_in(self, module, true), layer_of = self:layer_of(module),
-    operand = function(one) return {tag = "operand", value(one)} end, mask = self:mask_of(module), tell = function(what) self:differ(("%s: %s"):format(call.where, what)) end,
-    of_embedding = function(name) return (self.by_name[name:match "^(.*)%.[^.]+$" or ""] or {}).kind == "Embedding" end,
-    shape_of = function(name) return self.shape_of_parameter[name] end, note = function(n, part) heads.note(module.heads, n, part) end}
+    value = value, index = value_in(self, module, true), layer_of = self:layer_of(module), mask = self:mask_of(module),
+    operand = function(one) return {tag = "operand", value(one)} end,
+    shape_of = function(name) return self.shape_of_parameter[name] end,
+    of_embedding = function(name) return (self.by_name[owner_of(name)] or {}).kind == "Embedding" end,
+    note = function(n, part) heads.note(module.heads, n, part) end,
+    tell = function(what) self:differ(("%s: %s"):format(call.where, what)) end}
   for _, way in ipairs{heads, wide} do
     local form, what = way.call(op, spelling.short(op.name), way == wide and module.wide or module.heads)
     if form then return form.tag and {form} or form elseif form == false then unsaid(("%s %s"):format(op.name, what)) end
@@ -565,9 +573,9 @@ function Model:graph(module)
       self:problem(("%s has a parameter %s without dimensions (expected torch.ones(1)), which"):format(module.class, one[1]), where)
     elseif not of_layer and position_of(one[1], read) > 0 then
       form.keys[#form.keys + 1] = one[1]
-      local shape = {tag = "list", table.unpack(one[2])}
+      local shape, number = {tag = "list", table.unpack(one[2])}, one[4]
       form[#form + 1] = self:own_form(module, {tag = "layer", kind = "Parameter",
-        options = {shape = shape, init = "normal", std = 0.02, bound = 1}}, one[1])
+        options = {shape = shape, init = number or "normal", std = number and 1 or 0.02, bound = 1}}, one[1])
     elseif not of_layer then
       self:problem(("%s has a parameter %s, which"):format(module.class, one[1]), where)
     end
@@ -669,7 +677,7 @@ function Model:note_sharing(module, full, first)
   local group = self.sharing[first] or {full_of = {}}
   if not self.sharing[first] then
     self.sharing[first], self.sharing[#self.sharing + 1] = group, group
-    group.name, group[1] = first, self.by_name[first:match "^(.*)%.[^.]+$" or ""]
+    group.name, group[1] = first, self.by_name[owner_of(first)]
   end
   group[#group + 1] = module
   group.full_of[module] = full
@@ -693,7 +701,7 @@ end
 local function holder_of(self, list)
   local name = list[1].name
   repeat
-    name = name:match "^(.*)%.[^.]+$" or ""
+    name = owner_of(name)
     local all = not self.by_name[name].list
     for _, one in ipairs(list) do all = all and (name == "" or one.name:sub(1, #name + 1) == name .. ".") end
   until all
@@ -727,6 +735,45 @@ function Model:tie()
   end
 end
 
+-- Sets module.results[i] of children: is their i-th result read by the module that calls them?
+function Model:note_results(module)
+  local read = {}
+  for _, call in ipairs(module.calls or {}) do
+    for _, one in ipairs(given_to(call)) do if one.value then read[one.value] = true end end
+  end
+  for _, one in ipairs(module.returns or {}) do if one.value then read[one.value] = true end end
+  for _, call in ipairs(module.calls or {}) do
+    for i, n in ipairs(call.call and call.out or {}) do
+      if read[n] then self.by_name[call.call].results[i] = true end
+    end
+  end
+end
+
+-- Notes shapes of the module's own parameters, their numbers in module.weights of all modules that it is in, and which are another one's.
+function Model:note_parameters(module)
+  for _, one in ipairs(module.parameters) do
+    local full, count, name = full_name(module, one[1]), 1, module.name
+    self.shape_of_parameter[full] = one[2]
+    for _, size in ipairs(one[2]) do count = count * size end
+    while true do
+      self.by_name[name].weights = self.by_name[name].weights + count
+      if name == "" then break end
+      name = owner_of(name)
+    end
+    if one[3] ~= full then self:note_sharing(module, full, one[3]) end
+  end
+end
+
+-- Raises a problem of each child that has another name, too.
+function Model:check_children(module)
+  for _, one in ipairs(module.children or {}) do
+    local full = full_name(module, one[1])
+    if full ~= one[2] then
+      self:problem(("%s is %s, a module that stands in two places,"):format(full, one[2]), module.class)
+    end
+  end
+end
+
 -- description: see exporter.py. Returns {modules, by_name, raw = {[name] = form}, problems, notes, differs}; differs: texts of what
 -- PyTorch does and the script does not say.
 function model.read(description)
@@ -743,40 +790,10 @@ function model.read(description)
       if call.call then self.called_at[call.call] = self.called_at[call.call] or call.where end
     end
   end
-  local all = {}
   for _, module in ipairs(self.modules) do
-    local read = {}
-    for _, call in ipairs(module.calls or {}) do
-      for _, one in ipairs(given_to(call)) do if one.value then read[one.value] = true end end
-    end
-    for _, one in ipairs(module.returns or {}) do if one.value then read[one.value] = true end end
-    for _, call in ipairs(module.calls or {}) do
-      for i, n in ipairs(call.call and call.out or {}) do
-        if read[n] then self.by_name[call.call].results[i] = true end
-      end
-    end
-    for _, one in ipairs(module.parameters) do
-      local full = full_name(module, one[1])
-      self.shape_of_parameter[full] = one[2]
-      local count = 1
-      for _, size in ipairs(one[2]) do count = count * size end
-      all[#all + 1] = {module.name, count}
-      if one[3] ~= full then self:note_sharing(module, full, one[3]) end
-    end
-    for _, one in ipairs(module.children or {}) do
-      local full = full_name(module, one[1])
-      if full ~= one[2] then
-        self:problem(("%s is %s, a module that stands in two places,"):format(full, one[2]), module.class)
-      end
-    end
-  end
-  for _, one in ipairs(all) do
-    local name = one[1]
-    while true do
-      self.by_name[name].weights = self.by_name[name].weights + one[2]
-      if name == "" then break end
-      name = name:match "^(.*)%.[^.]+$" or ""
-    end
+    self:note_results(module)
+    self:note_parameters(module)
+    self:check_children(module)
   end
   for _, name in ipairs(description.frozen or {}) do self.is_frozen[name] = true end
   self:tie()

@@ -40,6 +40,8 @@ local function is_default(option, options)
   return word == default_text(option, options) or number_given and number_given == tonumber(option.default or "x")
 end
 
+local function option_text(value, indent) return type(value) == "string" and ("%q"):format(value) or show(value, indent) end
+
 -- The options as arguments: those that must be there by position, then the others by name; the first one by position
 -- where all may be left out.
 local function arguments(layer)
@@ -49,10 +51,9 @@ local function arguments(layer)
     if value ~= nil and not is_default(option, layer.options) then
       local first = i == 1 and option.name ~= "inplace"
       if #named == 0 and #places == i - 1 and not option.by_name and (not option.default or first) then
-        places[#places + 1] = type(value) == "string" and ("%q"):format(value) or show(value)
+        places[#places + 1] = option_text(value)
       else
-        local word = type(value) == "string" and ("%q"):format(value) or show(value)
-        named[#named + 1] = ("%s = %s"):format(option.name, word)
+        named[#named + 1] = ("%s = %s"):format(option.name, option_text(value))
       end
     end
   end
@@ -189,7 +190,7 @@ end
 
 function TAGS.apply(form, indent)
   local items = {}
-  for i, one in ipairs(form) do items[i] = type(one) == "string" and ("%q"):format(one) or show(one, indent + 2) end
+  for i, one in ipairs(form) do items[i] = option_text(one, indent + 2) end
   return join(items, indent, form.name .. "(", ")")
 end
 

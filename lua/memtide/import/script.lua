@@ -38,6 +38,49 @@ local TASKS = {
   values = function(shape) return "target = " .. numbers(shape), "MSELoss" end,
 }
 
+-- The text of the script's functions
+local function functions_text(list)
+  local parts = {}
+  for i, one in ipairs(list) do
+    local lines = {}
+    for k, made in ipairs(one.locals) do lines[k] = ("  local %s = %s\n"):format(made.name, printer.show(made.form, 2)) end
+    parts[i] = ("local function %s(%s)\n%s  return %s\nend\n"):format(one.name, table.concat(one.parameters, ", "),
+      table.concat(lines), printer.show(one.form, 2))
+  end
+  return table.concat(parts, "\n")
+end
+
+-- The text of all functions, the name of the one that makes the network, and the names of its forward's arguments. root: the network's
+-- form, a call of one of these functions or a form of its own
+local function network_text(list, root)
+  local body, whole, name = functions_text(list), root, "Model"
+  for _, one in ipairs(list) do
+    if root.tag == "apply" and one.name == root.name then whole, name = one.form, one.name end
+  end
+  if root.tag ~= "apply" then body = ("%slocal function Model()\n  return %s\nend\n"):format(body, printer.show(root, 2)) end
+  return body, name, whole.takes or {"x"}
+end
+
+local LOGITS = [[
+
+-- logits of all tokens below each other, as the loss reads them
+local function Logits()
+  return nn.Graph{%s(), forward = function(self, %s) return self[1](%s):flatten(0, 1) end}
+end
+]]
+
+-- The statements that make the constants that the body names, in the order in which it does
+local function constants_text(body, described)
+  local parts = {}
+  for key in body:gmatch "%f[%w_]constant(%d+)%f[^%w_]" do
+    if not parts[key] then
+      parts[key] = constants.text("c" .. key, described["c" .. key])
+      parts[#parts + 1] = parts[key]
+    end
+  end
+  return #parts > 0 and table.concat(parts, "\n") .. "\n" or ""
+end
+
 -- description: of the exporter; options: {name, title, weights = a path or nil}
 -- -> the text; nil, {problem, ...}, which say what the network has that a script cannot say; and notes
 function script.write(description, options)
@@ -50,35 +93,12 @@ function script.write(description, options)
   end
   local says, criterion, flat = TASKS[description.task](outputs[1])
   local loss = (("nn.%s()"):format(criterion) .. " + "):rep(#outputs):sub(1, -4)
-  local parts, last, whole = {}, nil, root
-  for i, one in ipairs(list) do
-    local text = printer.show(one.form, 2)
-    if root.tag == "apply" and one.name == root.name then whole = one.form end
-    local lines = {}
-    for k, made in ipairs(one.locals) do lines[k] = ("  local %s = %s\n"):format(made.name, printer.show(made.form, 2)) end
-    parts[i] = ("local function %s(%s)\n%s  return %s\nend\n"):format(one.name, table.concat(one.parameters, ", "), table.concat(lines), text)
-    last = one.name
-  end
-  local body = table.concat(parts, "\n")
-  if root.tag ~= "apply" then
-    last = "Model"
-    body = ("%slocal function Model()\n  return %s\nend\n"):format(body, printer.show(root, 2))
-  end
-  local names = whole.takes or {"x"}
+  local body, last, names = network_text(list, root)
   if flat then
     local given = table.concat(names, ", ")
-    body = body .. ("\n-- logits of all tokens below each other, as the loss reads them\nlocal function Logits()\n" ..
-      "  return nn.Graph{%s(), forward = function(self, %s) return self[1](%s):flatten(0, 1) end}\nend\n"):format(last,
-      given, given)
-    last = "Logits"
+    body, last = body .. LOGITS:format(last, given, given), "Logits"
   end
-  local numbers_of = {}
-  for key in body:gmatch "%f[%w_]constant(%d+)%f[^%w_]" do
-    if not numbers_of[key] then
-      numbers_of[key], numbers_of[#numbers_of + 1] = true, constants.text("c" .. key, description.constants["c" .. key])
-    end
-  end
-  if #numbers_of > 0 then body = table.concat(numbers_of, "\n") .. "\n" .. body end
+  body = constants_text(body, description.constants) .. body
   local uses_f = body:find "F%.%l" and "local F = nn.functional\n" or ""
   local helpers = printer.uses_times(body) and TIMES .. "\n" or ""
   local head = {options.title}

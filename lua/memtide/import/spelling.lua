@@ -451,6 +451,7 @@ local function expand(op)
   return nil, "to a larger size"
 end
 
+-- Names as spelling.short has them
 local FUNCTIONS = {
   add = operator "+", iadd = operator "+", radd = operator "+", sub = operator "-", isub = operator "-",
   rsub = operator "-", mul = operator "*", imul = operator "*", rmul = operator "*", div = operator "/",
@@ -507,11 +508,18 @@ local HINTS = {cross_entropy = OF_LOSSES, nll_loss = OF_LOSSES, mse_loss = OF_LO
   view_as_complex = " (expected x * cos + rotate_half(x) * sin, of real numbers)", polar = " (expected cosines and sines, of real numbers)",
   multi_head_attention_forward = " (expected nn.MultiheadAttention)"}
 
--- op: {name, args, named, shapes, out, value(argument) -> form, index(argument) -> form that may hold whole numbers,
--- operand(argument) -> form that stands beside an
--- operator, layer_of(names of a weight and a bias, layer) -> text of the child that has them, or of `layer`, whose
--- parameters have the module's own names; nil: neither; shape_of(name of a parameter), mask(argument), of_embedding(name of a parameter)}. Returns a form, or a list of
--- forms for several results; nil and why: it cannot be said.
+-- The call `op` as a form for each of its results; nil and why: it cannot be said. op: name, args, named, out and shapes as in the
+-- description, and functions:
+--   value(argument)           its form
+--   index(argument)           the same, which may be whole numbers
+--   operand(argument)         the same beside an operator
+--   mask(argument)            the form of the triangle that it is, or nil
+--   layer_of(weight, bias, layer)  text of the child that has the parameters of these names, or of `layer` where they are the module's own,
+--                             "weight" and "bias"; nil: neither
+--   shape_of(name)            of a parameter
+--   of_embedding(name)        is it an nn.Embedding's weight?
+--   note(n, part)             notes that the value n is a part of a wide one (wide.lua)
+--   tell(what)                notes what PyTorch does and the script does not say
 function spelling.call(op)
   local name = spelling.short(op.name)
   local full = op.name:find "view$" and "view" or name

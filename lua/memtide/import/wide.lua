@@ -182,7 +182,7 @@ end
 
 function ORDERS.contiguous(_, held) return held.order end
 
-local VIEWS = {view = true, reshape = true, flatten = true, unflatten = true}
+wide.VIEWS = {view = true, reshape = true, flatten = true, unflatten = true}
 
 local function is_lying(held)
   for i, place in ipairs(held.order) do if place ~= i then return false end end
@@ -296,7 +296,7 @@ function wide.call(op, name, held)
   if not from then
     local wide_one, what
     if name == "einsum" and shape and #shape > MOST then wide_one, what = einsum(op, held)
-    elseif VIEWS[name] and #shape > MOST then wide_one = lying_as(op.value(x), shape, op.shapes[x.value + 1])
+    elseif wide.VIEWS[name] and #shape > MOST then wide_one = lying_as(op.value(x), shape, op.shapes[x.value + 1])
     else return nil end
     held[out] = wide_one
     return wide_one and text() or false, what
@@ -306,11 +306,11 @@ function wide.call(op, name, held)
   if ORDERS[name] then
     next_one = {form = from.form, shape = from.shape, order = ORDERS[name](op, from), source = from.source}
   elseif name == "getitem" and math.type(op.args[2]) == "integer" then next_one, why = selected(from, 1, op.args[2])
-  elseif VIEWS[name] and #shape <= MOST then
+  elseif wide.VIEWS[name] and #shape <= MOST then
     local form
     form, why = narrowed(from, shape)
     return form or false, why
-  elseif VIEWS[name] and is_lying(from) then
+  elseif wide.VIEWS[name] and is_lying(from) then
     next_one = lying_as(from.form, shape)
   elseif name == "softmax" then next_one, why = softmax(op, from)
   elseif OPERATORS[name] and type(op.args[2]) == "number" then

@@ -115,7 +115,7 @@ function trainings.check_together(place, list)
   end
 end
 
--- What is there of several networks in one runtime, in the form of one of them: params(), buffers(), parameters().
+-- What is there of several networks in one runtime, in the form of one of them: layers(), params(), buffers(), parameters().
 function trainings.union(list)
   local union = {}
   local function all(what)
@@ -126,6 +126,14 @@ function trainings.union(list)
           known[tensor.name], found[#found + 1] = tensor, tensor
         elseif tensor.trainable then known[tensor.name].trainable = true end
       end
+    end
+    return found
+  end
+  function union.layers()
+    local found = {}
+    for _, one in ipairs(list) do
+      local layers = one.network:layers()
+      table.move(layers, 1, #layers, #found + 1, found)
     end
     return found
   end

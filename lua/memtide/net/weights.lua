@@ -249,9 +249,28 @@ local function open_all(path)
   return files
 end
 
--- Gives tensors the names that the network has for them, and drops those that it has none for. rules: of the model, see
--- model.define; nil: none
-local function rename(rules, known, found)
+-- What PyTorch puts into the names of a state_dict: torch.compile before each module that it wraps, DataParallel and
+-- DistributedDataParallel at the beginning
+local WRAPPERS = {"_orig_mod%.", "^module%."}
+
+local function unwrapped(name)
+  for _, pattern in ipairs(WRAPPERS) do name = name:gsub(pattern, "") end
+  return name
+end
+
+-- {name = true} of the network's masks: buffers in PyTorch, which no memory holds here
+local function masks_of(network)
+  local names = {}
+  for _, layer in ipairs(network:layers()) do
+    if layer.kind == "Mask" then names[layer.path] = true end
+  end
+  return names
+end
+
+-- Gives the tensors `found` the names that the target's network has for them, and drops those that it has none for. target.files: rules
+-- of the model, see model.define; nil: none
+local function rename(target, found)
+  local rules, known, masks = target.files or {}, names_of(target), masks_of(target.network)
   local function name_of(name)
     for _, rule in ipairs(rules.names or {}) do name = name:gsub(rule[1], rule[2]) end
     return not known[name] and rules.base and known[rules.base .. name] and rules.base .. name or name
@@ -265,12 +284,15 @@ local function rename(rules, known, found)
     for _, pattern in ipairs(rules.ignored or {}) do
       if name:find(pattern) or rules.base and (rules.base .. name):find(pattern) then return true end
     end
+    return masks[name]
   end
-  for _, name in ipairs(rules and util.sorted_keys(found) or {}) do
-    local tensor, other = found[name], not known[name] and whole_name(name)
+  for _, name in ipairs(util.sorted_keys(found)) do
+    local tensor, plain = found[name], unwrapped(name)
+    local other = not known[name] and whole_name(plain)
     if other and known[other] then found[name], found[other] = nil, found[other] or tensor
-    elseif other and is_ignored(name) then found[name] = nil end
+    elseif other and is_ignored(plain) then found[name] = nil end
   end
+  resolve_aliases(target, found)
 end
 
 -- ---- weights
@@ -376,8 +398,7 @@ function weights.load(trainer, path, options)
     end
     found[name] = nil
   end
-  rename(trainer.files, names_of(trainer), found)
-  resolve_aliases(trainer, found)
+  rename(trainer, found)
   wanted = without_adapters(wanted, found)
   local follow, loaded, done
   follow, message, code = untrained(trainer, wanted)
@@ -440,8 +461,7 @@ end
 function weights.compare(target, path)
   local files <close>, message, code = open_all(path)
   if not files then return nil, message, code end
-  rename(target.files, names_of(target), files.tensors)
-  resolve_aliases(target, files.tensors)
+  rename(target, files.tensors)
   return compare((quantized.expect(path, tensors_of(target.network), files.tensors)), files.tensors)
 end
 

@@ -474,3 +474,27 @@ class Sides(nn.Module):
 
     def forward(self, x):
         return self.a(x) + self.b(x)
+
+
+class Started(nn.Module):
+    """Parameters by what they start as"""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+        self.ones = nn.Parameter(torch.ones(6))
+        self.zeros = nn.Parameter(torch.empty(6))
+        nn.init.zeros_(self.zeros)
+        self.full = nn.Parameter(torch.full((6,), 0.5))
+        self.constant = nn.Parameter(torch.empty(6))
+        nn.init.constant_(self.constant, val=0.25)
+        self.scaled = nn.Parameter(1e-6 * torch.ones(6))
+        self.drawn = nn.Parameter(torch.ones(6))
+        nn.init.normal_(self.drawn)
+        self.part = nn.Parameter(torch.zeros(6))
+        with torch.no_grad():
+            self.part[:3].fill_(1)
+
+    def forward(self, x):
+        x = self.fc(x) * self.ones + self.zeros
+        return x * self.full + self.constant + x * self.scaled + self.drawn + self.part
