@@ -542,6 +542,7 @@ static const Case cases[] = {
     EACH_CLASS_LOSS("the most of few classes", 67, 64, 0, LOSS(1, 0.1f, 2, 0)),
     EACH_CLASS_LOSS("one more", 33, 65, 1, LOSS(1, 0, 2, 0)),
     EACH_CLASS_LOSS("many classes", 5, 4001, 0, LOSS(1, 0, 2, 0)),
+    EACH_CLASS_LOSS("many classes, smoothed", 5, 1301, 1, LOSS(1, 0.1f, -100, 0)),
     EACH_CLASS_LOSS("whole words", 5, 528, 1, LOSS(1, 0, -100, 0)),
     EACH_CLASS_LOSS("squares", 13, 10, 1, SQUARES(0.5f, 0, -100, 0)),
     EACH_CLASS_LOSS("squares, smoothed, ignored", 451, 37, 0, SQUARES(1, 0.1f, 2, 1)),
