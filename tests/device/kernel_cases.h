@@ -329,6 +329,7 @@ static const Case cases[] = {
     {"more rows than blocks, max", OP_reduce, .x = S2(259, 131), .y = S2(259, 1), .plain = true, .attr.reduce = {REDUCE_MAX}},
     EACH_SUM("many columns", S2(131, 300), S2(1, 300)), /* more of them than an emulated GPU has at once */
     EACH_SUM("rows", BIG, S2(5, 1)), EACH_SUM("columns", BIG, S2(1, 4001)), EACH_SUM("short rows", S2(7, 131), S2(7, 1)), EACH_MAXIMUM("short rows", S2(7, 131), S2(7, 1)),
+    EACH_SUM("pairs", S2(41, 2), S2(41, 1)), EACH_MAXIMUM("pairs", S2(41, 2), S2(41, 1)), EACH_SUM("rows of three", S2(41, 3), S2(41, 1)), /* some all below 0 */
     EACH_SUM("everything", ODD, ONE), EACH_MAXIMUM("everything", ODD, ONE), EACH_SUM("the middle", S3(4, 20, 33), S3(4, 1, 33)), EACH_MAXIMUM("the middle", S3(4, 20, 33), S3(4, 1, 33)),
     EACH_SUM("both ends", S3(4, 20, 33), S3(1, 20, 1)), EACH_MAXIMUM("both ends", S3(4, 20, 33), S3(1, 20, 1)), EACH_SUM("nothing", ODD, ODD), EACH_MAXIMUM("nothing", ODD, ODD),
     EACH_SUM("of four", S4(2, 3, 30, 5), S4(2, 1, 30, 1)), EACH_MAXIMUM("of four", S4(2, 3, 30, 5), S4(2, 1, 30, 1)), EACH_SUM("one element", ONE, ONE), EACH_MAXIMUM("one element", ONE, ONE),
