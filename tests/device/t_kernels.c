@@ -477,7 +477,7 @@ static void test_ignored(Device *d) {
     KArgs a = {.kind = OP_cross_entropy, .attr = &attr,
                .in = {view_at(x, shape2(2, 10), DT_F32, 0), view_at(t, shape1(2), DT_I32, 0)},
                .out = {view_at(&loss, shape1(1), DT_F32, 0), view_at(stats, shape2(2, 2), DT_F32, 0)}};
-    for (int i = 0; i < 20; i++) x[i] = i % 3 ? 100.0f * (float)i : i % 2 ? NAN : INFINITY; /* nothing that they are matters */
+    for (int i = 0; i < 20; i++) x[i] = i % 3 ? 100.0f * (float)i : i % 2 ? NAN : INFINITY; /* numbers of which none matters */
     is_int(apply(&to, &a, LIMIT, &e), OK, "all samples ignored: runs");
     ok(isnan(loss), "the mean over no samples is NaN");
     a.kind = OP_cross_entropy_dx;

@@ -1,6 +1,7 @@
 /* t_sliced.c: a network whose large weights are updated some rows at a time trains as it does when they are updated whole: the
  * same losses, parameters and states but for the rounding of sums, in less memory, which is predicted to the byte. On the CPU, and
- * on the GPU that each_device.h finds. And which weights stay whole. */
+ * on the GPU that each_device.h finds. And which weights stay whole, and into how many slices
+ * others are cut. */
 #include "each_device.h"
 #include "trained.h"
 #include "truth.h"

@@ -1,5 +1,5 @@
-/* t_rng.c: Philox's published numbers, and what of a place they are made of; uniform and normal numbers of them; the logarithm, cosine and sine of the latter beside those of
- * the mathematical library in long double. */
+/* t_rng.c: Philox's published numbers, and what a place in a stream makes of them; uniform and normal numbers of them; the logarithm,
+ * cosine and sine of the latter beside those of the mathematical library in long double. */
 #include <stdio.h>
 
 #include "math/rng_fill.h"
@@ -85,8 +85,8 @@ static void test_fill(void) {
     }
 }
 
-/* All bits of a seed, a stream and a number count. What is expected was computed from the definition of the counter and the key in another
- * language. */
+/* All bits of a seed, a stream and a block's number count. What is expected was computed apart from this code, from the definition of
+ * counter and key. */
 static void test_places(void) {
     const Philox found = philox(SEED, RNG_DROPOUT, 5, 6, 0x1122334455667788), expected = {{0xf6c35bf6, 0xb339fe2d, 0xdaafac1b, 0x8a51fd5c}};
     ok(!memcmp(&found, &expected, sizeof found), "a block of which every part of the place is large");
