@@ -311,6 +311,7 @@ static const Case cases[] = {
     EACH_SPREAD("of steps", S3(2, 70, 9), S3(2, 70, 1)),
     EACH_SPREAD("of features", S3(2, 9, 70), S3(2, 1, 70)), EACH_SPREAD("of samples", S3(2, 9, 300), S3(2, 1, 1)),
     EACH_SPREAD("one element", ONE, ONE), EACH_SPREAD("of rows of pixels", IMAGE, S4(2, 1, 5, 1)),
+    EACH_SPREAD("of features of many samples", S3(23, 3, 100), S3(23, 1, 100)), /* on the CPU in groups of 128 columns */
     EACH_SPREAD("of whole words", S3(3, 9, 72), S3(3, 1, 72)), EACH_SPREAD("of many features", S4(2, 12, 5, 7), S4(2, 12, 1, 1)),
     BOTH_ACT(LOG, BIG), BOTH_ACT(SQRT, BIG), BOTH_ACT(RSQRT, BIG), BOTH_ACT(POW, BIG), BOTH_ACT(POW, ODD),
     {"a square", OP_act, .x = BIG, .attr.act = {.act = ACT_POW, .slope = 2}},
@@ -328,6 +329,7 @@ static const Case cases[] = {
     {"more rows than blocks, max", OP_reduce, .x = S2(259, 131), .y = S2(259, 1), .plain = true, .attr.reduce = {REDUCE_MAX}},
     EACH_SUM("many columns", S2(131, 300), S2(1, 300)), /* more of them than an emulated GPU has at once */
     EACH_SUM("rows", BIG, S2(5, 1)), EACH_SUM("columns", BIG, S2(1, 4001)), EACH_SUM("short rows", S2(7, 131), S2(7, 1)), EACH_MAXIMUM("short rows", S2(7, 131), S2(7, 1)),
+    EACH_SUM("pairs", S2(41, 2), S2(41, 1)), EACH_MAXIMUM("pairs", S2(41, 2), S2(41, 1)), EACH_SUM("rows of three", S2(41, 3), S2(41, 1)), /* some all below 0 */
     EACH_SUM("everything", ODD, ONE), EACH_MAXIMUM("everything", ODD, ONE), EACH_SUM("the middle", S3(4, 20, 33), S3(4, 1, 33)), EACH_MAXIMUM("the middle", S3(4, 20, 33), S3(4, 1, 33)),
     EACH_SUM("both ends", S3(4, 20, 33), S3(1, 20, 1)), EACH_MAXIMUM("both ends", S3(4, 20, 33), S3(1, 20, 1)), EACH_SUM("nothing", ODD, ODD), EACH_MAXIMUM("nothing", ODD, ODD),
     EACH_SUM("of four", S4(2, 3, 30, 5), S4(2, 1, 30, 1)), EACH_MAXIMUM("of four", S4(2, 3, 30, 5), S4(2, 1, 30, 1)), EACH_SUM("one element", ONE, ONE), EACH_MAXIMUM("one element", ONE, ONE),
@@ -516,6 +518,7 @@ static const Case cases[] = {
     BOTH_PARTS("last step", S3(3, 4, 5), S3(3, 1, 5), AXIS(1, 3)),
     {"one", OP_bias_db, .x = ONE, .z = S1(1)}, {"many features", OP_bias_db, .x = BIG, .z = S1(4001)},
     {"image", OP_bias_db, .x = S4(3, 67, 9, 5), .z = S1(67)}, {"steps", OP_bias_db, .x = S3(3, 40, 5), .z = S1(5)},
+    {"two rows side by side", OP_bias_db, .x = S2(301, 30), .z = S1(30)},
     {"few features, many rows", OP_bias_db, .x = S2(9001, 3), .z = S1(3)}, {"parts of the rows", OP_bias_db, .x = S2(777, 100), .z = S1(100)},
     {"odd", OP_copy, .x = ODD}, {"several blocks", OP_copy, .x = BIG}, {"image", OP_copy, .x = IMAGE},
     {"one", OP_cast, .x = ONE}, {"odd", OP_cast, .x = ODD}, {"several blocks", OP_cast, .x = BIG},
@@ -540,11 +543,13 @@ static const Case cases[] = {
     EACH_CLASS_LOSS("the most of few classes", 67, 64, 0, LOSS(1, 0.1f, 2, 0)),
     EACH_CLASS_LOSS("one more", 33, 65, 1, LOSS(1, 0, 2, 0)),
     EACH_CLASS_LOSS("many classes", 5, 4001, 0, LOSS(1, 0, 2, 0)),
+    EACH_CLASS_LOSS("many classes, smoothed", 5, 1301, 1, LOSS(1, 0.1f, -100, 0)),
     EACH_CLASS_LOSS("whole words", 5, 528, 1, LOSS(1, 0, -100, 0)),
     EACH_CLASS_LOSS("squares", 13, 10, 1, SQUARES(0.5f, 0, -100, 0)),
     EACH_CLASS_LOSS("squares, smoothed, ignored", 451, 37, 0, SQUARES(1, 0.1f, 2, 1)),
     EACH_CLASS_LOSS("logarithms, one", 1, 1, 1, OF_LOGARITHMS(1, -100, 0)),
     EACH_CLASS_LOSS("logarithms, ignored", 13, 5, 1, OF_LOGARITHMS(0.5f, 2, 0)),
+    EACH_CLASS_LOSS("logarithms of many classes", 5, 528, 1, OF_LOGARITHMS(1, 2, 0)),
     EACH_CLASS_LOSS("sum of many logarithms", 451, 37, 1, OF_LOGARITHMS(1, -100, 1)),
     EACH_LOSS(MSE, 0), EACH_LOSS(L1, 0), EACH_LOSS(SMOOTH_L1, 0.75f), EACH_LOSS(SMOOTH_L1, 0), EACH_LOSS(HUBER, 0.75f),
     EACH_LOSS(BCE, 0), EACH_LOSS(BCE_LOGITS, 1), EACH_LOSS(BCE_LOGITS, 2.5f),

@@ -471,12 +471,13 @@ static void test_special_values(Device *d) {
 static void test_ignored(Device *d) {
     Err e = {0, ""};
     Apply to = {d, 0, false};
-    float x[20] = {0}, y[20], stats[4], loss;
+    float x[20], y[20], stats[4], loss;
     int32_t t[2] = {-100, -100};
     Attr attr = {.loss = {1, 0, -100, 0}};
     KArgs a = {.kind = OP_cross_entropy, .attr = &attr,
                .in = {view_at(x, shape2(2, 10), DT_F32, 0), view_at(t, shape1(2), DT_I32, 0)},
                .out = {view_at(&loss, shape1(1), DT_F32, 0), view_at(stats, shape2(2, 2), DT_F32, 0)}};
+    for (int i = 0; i < 20; i++) x[i] = i % 3 ? 100.0f * (float)i : i % 2 ? NAN : INFINITY; /* numbers of which none matters */
     is_int(apply(&to, &a, LIMIT, &e), OK, "all samples ignored: runs");
     ok(isnan(loss), "the mean over no samples is NaN");
     a.kind = OP_cross_entropy_dx;

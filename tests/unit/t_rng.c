@@ -1,5 +1,5 @@
-/* t_rng.c: Philox's published numbers; uniform and normal numbers of them; the logarithm, cosine and sine of the latter beside those of
- * the mathematical library in long double. */
+/* t_rng.c: Philox's published numbers, and what a place in a stream makes of them; uniform and normal numbers of them; the logarithm,
+ * cosine and sine of the latter beside those of the mathematical library in long double. */
 #include <stdio.h>
 
 #include "math/rng_fill.h"
@@ -12,7 +12,8 @@ static const struct { Philox counter; uint32_t key[2]; Philox block; } known[] =
     {{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}, {0xa4093822, 0x299f31d0}, {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}},
 };
 
-enum { SEED = 7, STREAM = RNG_DATA, DRAWS = 1 << 18 };
+enum { STREAM = RNG_SHUFFLE, DRAWS = 1 << 18 };
+static const uint64_t SEED = 0x0123456789abcdef;
 
 /* Whole numbers around every power of two and every quarter of a turn, then random ones */
 static uint32_t number(int i) {
@@ -82,9 +83,20 @@ static void test_fill(void) {
         }
         ok(!wrong, "%s: 0 to %d numbers from blocks around 2^32 on", normal ? "normal" : "uniform", MOST);
     }
+}
+
+/* All bits of a seed, a stream and a block's number count. What is expected was computed apart from this code, from the definition of
+ * counter and key. */
+static void test_places(void) {
+    const Philox found = philox(SEED, RNG_DROPOUT, 5, 6, 0x1122334455667788), expected = {{0xf6c35bf6, 0xb339fe2d, 0xdaafac1b, 0x8a51fd5c}};
+    ok(!memcmp(&found, &expected, sizeof found), "a block of which every part of the place is large");
+}
+
+static void test_uniforms(void) {
     int outside = 0;
     for (int i = 0; i < 64; i++) outside += !(rng_uniform(number(i)) >= 0 && rng_uniform(number(i)) < 1);
     ok(!outside && rng_uniform(~0u) < 1 && rng_uniform(0) == 0, "uniform numbers are from 0 to below 1");
+    ok(rng_uniform(0xff) == 0 && rng_uniform(0x100) == 0x1p-24f && rng_uniform(~0u) == 1 - 0x1p-24f, "and have 24 bits");
 }
 
 int main(void) {
@@ -95,5 +107,7 @@ int main(void) {
     test_functions();
     test_normals();
     test_fill();
+    test_places();
+    test_uniforms();
     return tap_done();
 }
