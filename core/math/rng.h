@@ -52,11 +52,6 @@ MT_FN Philox philox(uint64_t seed, uint32_t stream, uint32_t a, uint32_t b, uint
 /* Uniform in [0, 1): 24 bits of x, exact in fp32. */
 MT_FN float rng_uniform(uint32_t x) { return (float)(x >> 8) * (1.0f / 16777216.0f); }
 
-/* Four numbers in [0, 1) */
-MT_FN void rng_uniforms(Philox r, float *four) {
-    for (int k = 0; k < 4; k++) four[k] = rng_uniform(r.x[k]);
-}
-
 /* ---- normally distributed numbers
  *
  * In double and whole numbers of as many bits, by sums and products alone and without a branch: the bits of fp32 are those of every

@@ -72,9 +72,6 @@ HOT static double total(const double *x, int64_t count, int64_t step) {
  * side by side, and several rows where a row has few. An item is such columns of a part of the run: there are several parts where there is
  * little else to share among threads, whose sums are kept at `sums`, (parts, columns). grain: items of a piece */
 typedef struct Sums { const View *dy, *x, *to; Broadcast of; int64_t each, across, parts, grain; double *sums; } Sums;
-/* PARTS: about so many items there are, if they are parts of the run. LEAST: columns_together's, of which there are several items only if
- * those are more than PARTS. */
-enum { PARTS = 16, LEAST = 64 };
 
 /* sum[i] += dy x, or dy, of elements [at, at + n); n is at most COLUMNS_MOST */
 static void add_elements(const Sums *s, int64_t at, int64_t n, double *sum) {
@@ -93,7 +90,7 @@ static void store_sums(const Sums *s, int64_t first, int64_t n, const double *su
 static void sums_item(const Sums *s, int64_t item) {
     const Broadcast *of = &s->of;
     const int64_t part = item % s->parts, outer = item / s->parts / s->across, c = item / s->parts % s->across * s->each;
-    const int64_t n = min_i64(s->each, of->inner - c), together = n == of->inner ? max_i64(1, LEAST / n) : 1;
+    const int64_t n = min_i64(s->each, of->inner - c), together = n == of->inner ? max_i64(1, COLUMNS_LEAST / n) : 1;
     const int64_t end = of->run * (part + 1) / s->parts, column = outer * of->inner + c;
     double sum[COLUMNS_MOST];
     memset(sum, 0, (size_t)(together * n) * sizeof *sum);
@@ -111,12 +108,12 @@ static void sums_piece(const void *of, int64_t i) {
 }
 
 static void sums_run(const View *dy, const View *x, const View *to, Broadcast of) {
-    double sums[PARTS * LEAST];
+    double sums[COLUMN_PIECES * COLUMNS_LEAST]; /* where more columns are taken together, there are items enough without parts */
     Sums s = {.dy = dy, .x = x, .to = to, .of = of, .each = columns_together(to->count), .sums = sums};
     s.across = div_up(of.inner, s.each);
-    s.parts = max_i64(1, min_i64(PARTS / (of.outer * s.across), dy->count / BLOCK));
+    s.parts = max_i64(1, min_i64(COLUMN_PIECES / (of.outer * s.across), dy->count / BLOCK));
     s.grain = max_i64(1, BLOCK / (of.run / s.parts * min_i64(s.each, of.inner)));
-    assert(s.parts == 1 || s.parts * to->count <= PARTS * LEAST);
+    assert(s.parts == 1 || s.parts * to->count <= COLUMN_PIECES * COLUMNS_LEAST);
     pieces_run(&s, div_up(of.outer * s.across * s.parts, s.grain), sums_piece);
     for (int64_t i = to->count; s.parts > 1 && i < s.parts * to->count; i++) sums[i % to->count] += sums[i];
     for (int64_t i = 0; s.parts > 1 && i < to->count; i += s.each) store_sums(&s, i, min_i64(s.each, to->count - i), sums + i);

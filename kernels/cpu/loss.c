@@ -72,12 +72,15 @@ static bool is_ignored(const KArgs *a, int64_t n) {
     return ((const int32_t *)a->cross_entropy.t.data)[n] == a->attr->loss.ignore_index;
 }
 
+/* Does the loss read the softmax of the sample's logits? */
+static bool has_softmax(const KArgs *a, int64_t n) { return !a->attr->loss.log && !is_ignored(a, n); }
+
 /* Of the logits of samples [first, first + rows), TOGETHER at most */
 static void softmaxes(const KArgs *a, int64_t first, int64_t rows, Softmax *s) {
-    const bool few = classes_of(a) <= FEW, log = a->attr->loss.log;
-    if (few && !log) softmaxes_of_few(a, first, rows, s);
+    const bool few = classes_of(a) <= FEW;
+    if (few && !a->attr->loss.log) softmaxes_of_few(a, first, rows, s);
     for (int64_t i = 0; i < rows; i++)
-        if (log || is_ignored(a, first + i)) s[i] = (Softmax){0, 0};
+        if (!has_softmax(a, first + i)) s[i] = (Softmax){0, 0};
         else if (!few) s[i] = softmax_row(a, first + i);
 }
 
@@ -197,7 +200,7 @@ static void add_targets(const Slopes *f, float *to, int64_t n, int64_t c, int64_
 static float softmax_factor(const Slopes *f, int64_t n, Softmax s) {
     const KArgs *a = f->a;
     const int32_t *t = a->cross_entropy_dx.t.data;
-    if (a->attr->loss.log || is_ignored(a, n)) return 0;
+    if (!has_softmax(a, n)) return 0;
     return f->scale * loss_mass(&a->attr->loss, a->cross_entropy_dx.w.data, t[n], f->all, loss_classes(&a->attr->loss, classes_of(a)), s);
 }
 
@@ -210,10 +213,10 @@ static void slopes_of_few(const Slopes *f, int64_t first, int64_t rows, const So
     float *dx = block_target(&a->cross_entropy_dx.dx, at, scratch);
     assert(rows > 0 && classes > 0);
     for (int64_t i = 0; i < rows; i++) {
-        const bool none = a->attr->loss.log || is_ignored(a, first + i);
+        const bool has = has_softmax(a, first + i); /* else its logits may be any numbers */
         const float factor = softmax_factor(f, first + i, s[i]);
         for (int64_t k = i * classes; k < (i + 1) * classes; k++) {
-            exponents[k] = none ? 0 : x[k] - s[i].max - s[i].log_sum;
+            exponents[k] = has ? x[k] - s[i].max - s[i].log_sum : 0;
             factors[k] = factor;
         }
     }
@@ -229,7 +232,7 @@ static void slopes_of_many(const Slopes *f, int64_t n, Softmax s) {
     const float factor = softmax_factor(f, n, s);
     float from[PART], to[PART];
     EACH_PART(c, m, classes) {
-        if (a->attr->loss.log || is_ignored(a, n)) memset(to, 0, sizeof to);
+        if (!has_softmax(a, n)) memset(to, 0, sizeof to);
         else part_slopes(to, block_load(&a->cross_entropy_dx.x, n * classes + c, m, from), s, factor, m);
         if (!is_ignored(a, n)) add_targets(f, to, n, c, m);
         block_store(&a->cross_entropy_dx.dx, n * classes + c, m, to);

@@ -35,9 +35,8 @@ void range_run(const KArgs *a, int64_t count, int64_t grain, RangeFn *piece) {
 void blocks_run(const KArgs *a, int64_t count, RangeFn *piece) { range_run(a, count, BLOCK, piece); }
 
 int64_t columns_together(int64_t columns) {
-    enum { LEAST = 64, PIECES = 16 };
-    int64_t n = LEAST;
-    while (n < COLUMNS_MOST && columns >= 2 * PIECES * n) n *= 2;
+    int64_t n = COLUMNS_LEAST;
+    while (n < COLUMNS_MOST && columns >= 2 * COLUMN_PIECES * n) n *= 2;
     return n;
 }
 

@@ -41,9 +41,9 @@ void range_run(const KArgs *a, int64_t count, int64_t grain, RangeFn *piece);
 /* The same with pieces of BLOCK. */
 void blocks_run(const KArgs *a, int64_t count, RangeFn *piece);
 
-/* Of so many columns in all, those that an op which goes down them takes beside each other, COLUMNS_MOST at most: rows lie far apart, and
- * memory gives long runs faster, but there should be pieces for several threads. */
-enum { COLUMNS_MOST = 512 };
+/* Of so many columns in all, those that an op which goes down them takes beside each other, COLUMNS_LEAST to COLUMNS_MOST: rows lie far apart,
+ * and memory gives long runs faster, but more than the least only where COLUMN_PIECES pieces are left for threads. */
+enum { COLUMNS_LEAST = 64, COLUMNS_MOST = 512, COLUMN_PIECES = 16 };
 int64_t columns_together(int64_t columns);
 
 /* The sum of piece(begin, end) over [0, count): the same bits for any number of threads. */

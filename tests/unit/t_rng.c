@@ -72,8 +72,11 @@ static void test_fill(void) {
     for (int normal = 0; normal < 2; normal++) {
         int wrong = 0;
         for (uint64_t block = 0xfffffff8u; block < 0x100000008u; block += 5) {
-            for (uint64_t k = 0; k <= MOST / 4; k++)
-                (normal ? rng_normals : rng_uniforms)(philox(SEED, STREAM, 5, 6, block + k), &one_by_one[4 * k]);
+            for (uint64_t k = 0; k <= MOST / 4; k++) {
+                const Philox drawn = philox(SEED, STREAM, 5, 6, block + k);
+                if (normal) rng_normals(drawn, &one_by_one[4 * k]);
+                for (int i = 0; i < 4 && !normal; i++) one_by_one[4 * k + (uint64_t)i] = rng_uniform(drawn.x[i]);
+            }
             for (int n = 0; n <= MOST; n += n % 64 < 7 ? 1 : 19) {
                 for (int i = 0; i < MOST; i++) some[i] = -9;
                 rng_fill(&(RngPlace){SEED, STREAM, 5, 6, block}, normal, some, n);
