@@ -604,7 +604,7 @@ static void extend(const Solver *s, int from, int depth, int to, Way way) {
     State *at = state_at(s, from, depth);
     if (way != DROPPED && !at->known[way]) return;
     const bool keeps = way == DROPPED && is_again(s->c, from, depth);
-    if (keeps && !s->gathered[from]) return; /* its second run is from what is stored: after BUT_END */
+    if (keeps && !s->gathered[from]) return; /* its second run reads what crosses the cut, which BUT_END has stored in this case */
     const Step *step = way == DROPPED ? step_at(s, from, to) : &at->step[way];
     const int next = way != DROPPED ? at->next[way] : s->c->saved[s->c->cut[to].root] ? 0 : DEEPEST;
     const size_t input = keeps ? s->gathered[from] : 0, working = step->working + input, kept = step->kept + input;
